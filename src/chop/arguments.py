@@ -33,18 +33,6 @@ def an(kind: type, words: str | None = None) -> Kind:
     return Kind(words or f"{article} {kind.__name__}", lambda value: isinstance(value, kind))
 
 
-def _is_many(value: Any) -> bool:
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
 def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike) and os.fspath(value) != ""
 
@@ -68,9 +56,13 @@ STEM = Kind("a path that ends in a name", _is_stem)
 TEXT = an(str, "text")
 MAPPING = an(Mapping, "a mapping")
 FUNCTION = Kind("a function", callable)
-MANY = Kind("a list", _is_many)
-NUMBER = Kind("a number", _is_number)
-WHOLE = Kind("a whole number", _is_whole)
+MANY = Kind(
+    "a list", lambda v: isinstance(v, Iterable) and not isinstance(v, str | bytes | Mapping)
+)
+NUMBER = Kind("a number", lambda v: isinstance(v, numbers.Real) and not isinstance(v, bool))
+WHOLE = Kind(
+    "a whole number", lambda v: isinstance(v, numbers.Integral) and not isinstance(v, bool)
+)
 
 
 def check(where: str, kind: Kind, value: Any, error: type[ChopError] = ConfigError) -> None:

@@ -44,13 +44,14 @@ def locate(name: str | Path, kind: Kind) -> Place:
         return Place(str(folder), is_local=True)
     if Path(name).is_absolute():
         raise HubError(f"{kind} '{name}': no such folder.")
-    try:
-        _ask_hub(str(name), kind)
+    api = HfApi()
+    try:  # one request, without retries
+        (api.model_info if kind == "model" else api.dataset_info)(str(name), timeout=TIMEOUT)
     except HfHubHTTPError as error:
         reason = str(error).strip().splitlines()[0]
         raise HubError(f"{kind} '{name}': the hub does not give it ({reason}).") from error
     except Exception as error:  # the hub's HTTP library differs between releases
-        if _is_cached(str(name), kind):
+        if (Path(constants.HF_HUB_CACHE) / f"{kind}s--{str(name).replace('/', '--')}").is_dir():
             return Place(str(name), is_local=True)
         raise HubError(
             f"{kind} '{name}': no local copy is known and the hub cannot be reached "
@@ -66,15 +67,3 @@ def local_folder(name: str | Path, kind: Kind) -> Path | None:
     short = Path(name).name  # "prajjwal1/bert-tiny" may be stored as "bert-tiny"
     candidates = [Path(name), *(Path(copies) / each for each in (name, short) if copies)]
     return next((path for path in candidates if path.is_dir()), None)
-
-
-def _ask_hub(name: str, kind: Kind) -> None:
-    """Request once whether the hub has `name`; raise if not."""
-    api = HfApi()
-    question = api.model_info if kind == "model" else api.dataset_info
-    question(name, timeout=TIMEOUT)
-
-
-def _is_cached(name: str, kind: Kind) -> bool:
-    folder = f"{kind}s--{name.replace('/', '--')}"
-    return (Path(constants.HF_HUB_CACHE) / folder).is_dir()

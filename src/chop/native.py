@@ -1,7 +1,7 @@
 """Compilation of C++ sources, with the libraries in the user's cache, for ctypes.
 
-Plain C functions (`extern "C"`) in a header-free file compile in under a second, and a call through
-ctypes costs microseconds, so that neither a build step at install nor a torch extension is needed.
+Plain C functions (`extern "C"`) in a header-free file compile in under a second. A call through
+ctypes costs microseconds. Neither a build step at install nor a torch extension is needed.
 Without a compiler, or with MASE_NATIVE=0, `load` returns None and the caller uses its PyTorch path.
 """
 

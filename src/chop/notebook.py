@@ -10,7 +10,7 @@ counts the rows that are not shown.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 MOST_ROWS = 200
@@ -87,20 +87,19 @@ def table(rows: Sequence[Mapping[str, Any]], most: int = MOST_ROWS) -> str:
     """Return records as a table with a column for each key and at most `most` rows."""
     columns = list(dict.fromkeys(key for row in rows[:most] for key in row))
     head = "".join(f"<th>{text(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{_cells(row, columns)}</tr>" for row in rows[:most])
+    body = "".join(
+        f"<tr>{''.join(_cell(row.get(column, '')) for column in columns)}</tr>"
+        for row in rows[:most]
+    )
     more = note(f"{len(rows) - most} more rows are not shown.") if len(rows) > most else ""
     whole = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="scroll">{whole}</div>{more}'
 
 
-def _cells(row: Mapping[str, Any], columns: Iterable[str]) -> str:
-    cells = []
-    for column in columns:
-        value = row.get(column, "")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        kind = ' class="n"' if is_number else ""
-        cells.append(f"<td{kind}>{text(value)}</td>")
-    return "".join(cells)
+def _cell(value: Any) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    kind = ' class="n"' if is_number else ""
+    return f"<td{kind}>{text(value)}</td>"
 
 
 def frame(page: str, height: int, label: str) -> str:

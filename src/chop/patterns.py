@@ -96,7 +96,9 @@ def repeats_a_choice(pattern: str) -> bool:
     """
     open_groups, closed = [False], False
     for token in _TOKEN.findall(pattern):
-        is_repeat = token in ("*", "+") or (token.startswith("{") and _is_variable(token))
+        low, comma, high = token.strip("{}").partition(",")
+        is_variable = token.startswith("{") and comma and low != high
+        is_repeat = token in ("*", "+") or bool(is_variable)
         if is_repeat and closed:
             return True
         if token.startswith("("):
@@ -109,8 +111,3 @@ def repeats_a_choice(pattern: str) -> bool:
             open_groups[-1] = True
         closed = False
     return False
-
-
-def _is_variable(token: str) -> bool:
-    low, comma, high = token.strip("{}").partition(",")
-    return bool(comma) and low != high

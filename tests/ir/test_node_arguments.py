@@ -11,7 +11,6 @@ from chop.ir.node_arguments import (
     is_plain,
     named_arguments,
 )
-from chop.ir.number_formats import NUMBER_FORMATS
 
 
 def arguments(kind, target, *args, **kwargs):
@@ -70,17 +69,20 @@ def test_a_module_is_named_by_its_forward():
     assert [name for name, _ in named_arguments(node)] == ["input"]
 
 
-@pytest.mark.parametrize("dtype", sorted(NUMBER_FORMATS, key=str))
-def test_number_formats_have_the_width_of_the_dtype(dtype):
-    found = describe_tensor(torch.zeros(2, dtype=dtype))
-    width = 1 if dtype is torch.bool else 8 * dtype.itemsize
-    assert found.precision == [width]
-    assert found.torch_dtype is dtype
+KINDS = {
+    "float": (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn),
+    "integer": (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16),
+    "complex": (torch.complex128, torch.complex64, torch.complex32),
+    "bool": (torch.bool,),
+}
 
 
-def test_a_dtype_outside_the_table_is_described_by_its_kind():
-    assert describe_tensor(torch.zeros(2, dtype=torch.float8_e4m3fn)).type == "float"
-    assert describe_tensor(torch.zeros(2, dtype=torch.uint16)).precision == [16]
+@pytest.mark.parametrize(("kind", "dtype"), [(k, d) for k, dtypes in KINDS.items() for d in dtypes])
+def test_number_formats_have_the_kind_and_the_width_of_the_dtype(kind, dtype):
+    value = describe_tensor(torch.zeros(2, dtype=dtype))
+    assert value.type == kind
+    assert value.precision == [1 if dtype is torch.bool else 8 * dtype.itemsize]
+    assert value.torch_dtype is dtype
 
 
 def test_nested_results_are_numbered_in_order():

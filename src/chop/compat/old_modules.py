@@ -1,6 +1,7 @@
 """Modules that programs, pickles and checkpoints import under an earlier path.
 
-To move a module whose path is stored or imported elsewhere, add a row to `OLD_MODULES`.
+To move a module whose path is stored or imported elsewhere, add it to `_MOVED`, or a row to
+`OLD_MODULES` if its name changed too.
 """
 
 from __future__ import annotations
@@ -13,58 +14,46 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+_MOVED = {
+    ("chop.hw", "chop.hw.design"): "clock component process samples stream twin",
+    ("chop.hw", "chop.hw.flow"): "explore predict route",
+    ("chop.hw", "chop.hw.reference"): "exact exact_model exact_ops",
+    ("chop.ir", "chop.ir.store"): "checkpoint codec traced vocabulary",
+    ("chop.ir", "chop.ir.trace"): (
+        "builtin_names decisions effects environment inputs recapture recorder resolution "
+        "size_rules symbolic torch_names tracer tracked"
+    ),
+}
+"""Earlier package and package now -> the modules that moved."""
+
 OLD_MODULES: dict[str, str] = {
+    **{
+        f"{old}.{name}": f"{new}.{name}"
+        for (old, new), names in _MOVED.items()
+        for name in names.split()
+    },
     "chop.cli.old_files": "chop.compat.old_files",
     "chop.hw.check": "chop.hw.sim.component_check",
-    "chop.hw.clock": "chop.hw.design.clock",
-    "chop.hw.component": "chop.hw.design.component",
     "chop.hw.components": "chop.hw.library.components",
     "chop.hw.emit": "chop.hw.sim.emit",
-    "chop.hw.exact": "chop.hw.reference.exact",
-    "chop.hw.exact_model": "chop.hw.reference.exact_model",
-    "chop.hw.exact_ops": "chop.hw.reference.exact_ops",
-    "chop.hw.explore": "chop.hw.flow.explore",
     "chop.hw.golden": "chop.hw.arith.golden",
     "chop.hw.network": "chop.hw.timing.network",
-    "chop.hw.predict": "chop.hw.flow.predict",
-    "chop.hw.process": "chop.hw.design.process",
-    "chop.hw.route": "chop.hw.flow.route",
-    "chop.hw.samples": "chop.hw.design.samples",
     "chop.hw.simulate": "chop.hw.sim.simulate",
-    "chop.hw.stream": "chop.hw.design.stream",
-    "chop.hw.twin": "chop.hw.design.twin",
     "chop.hw.verify": "chop.hw.lower.verify",
     "chop.ir.applied": "chop.ir.applied_function",
-    "chop.ir.builtin_names": "chop.ir.trace.builtin_names",
-    "chop.ir.checkpoint": "chop.ir.store.checkpoint",
-    "chop.ir.codec": "chop.ir.store.codec",
-    "chop.ir.decisions": "chop.ir.trace.decisions",
-    "chop.ir.effects": "chop.ir.trace.effects",
-    "chop.ir.environment": "chop.ir.trace.environment",
     "chop.ir.experts": "chop.ir.expert_layer",
     "chop.ir.graph.generation": "chop.ir.graph.generating_model",
-    "chop.ir.inputs": "chop.ir.trace.inputs",
     "chop.ir.kernels": "chop.ir.ops.compute",
     "chop.ir.leaves": "chop.ir.store.modules",
     "chop.ir.linear": "chop.ir.trace.size_relations",
     "chop.ir.moved": "chop.compat.old_modules",
     "chop.ir.nodes": "chop.ir.store.node_records",
     "chop.ir.past": "chop.ir.kv_cache",
-    "chop.ir.recapture": "chop.ir.trace.recapture",
-    "chop.ir.recorder": "chop.ir.trace.recorder",
-    "chop.ir.resolution": "chop.ir.trace.resolution",
     "chop.ir.sameness": "chop.ir.trace.result_cache",
-    "chop.ir.size_rules": "chop.ir.trace.size_rules",
     "chop.ir.stored": "chop.ir.store.tensors",
-    "chop.ir.symbolic": "chop.ir.trace.symbolic",
-    "chop.ir.torch_names": "chop.ir.trace.torch_names",
-    "chop.ir.traced": "chop.ir.store.traced",
-    "chop.ir.tracer": "chop.ir.trace.tracer",
-    "chop.ir.tracked": "chop.ir.trace.tracked",
     "chop.ir.training": "chop.ir.trace.training_mode",
     "chop.ir.twins": "chop.ir.reclass",
     "chop.ir.typed": "chop.ir.store.type_hints",
-    "chop.ir.vocabulary": "chop.ir.store.vocabulary",
     "chop.models.old": "chop.compat.old_models",
     "chop.old_names": "chop.compat.old_names",
     "chop.passes.graph.analysis.statistics": "chop.passes.ptq.observe.tensor_statistics",

@@ -47,10 +47,6 @@ def _gradients(gradient: Tensor, x: Tensor, weight: Tensor, ends: Tensor) -> tup
     return to_x, to_weight
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
     to_x, to_weight = torch.ops.mase.expert_gradients(gradient, *ctx.saved_tensors)
     return to_x, to_weight, None
@@ -70,7 +66,10 @@ torch.library.register_fake(
     lib=_operators,
 )
 torch.library.register_autograd(
-    "mase::expert_products", _backward, setup_context=_keep, lib=_operators
+    "mase::expert_products",
+    _backward,
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    lib=_operators,
 )
 
 

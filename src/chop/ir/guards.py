@@ -165,13 +165,13 @@ class Guards:
                 return guard
         return None
 
-    def _message(self, guard: Guard, given: Mapping[Path, torch.Size], model: str) -> str:
+    def _message(self, guard: Guard, actual: Mapping[Path, torch.Size], model: str) -> str:
         def values(shapes: Mapping[Path, Any]) -> str:
             unique = dict.fromkeys(leaves(guard.condition))
             return ", ".join(f"{text(leaf)} = {_leaf_value(leaf, shapes)}" for leaf in unique)
 
         return (
-            f"{model} was captured with {values(self.captured)} and is given {values(given)}. "
+            f"{model} was captured with {values(self.captured)} and is given {values(actual)}. "
             f"Its code goes by this at {guard.where}. Allowed: {text(guard.condition)}. "
             "Capture it at this size too, or let that be done: MaseGraph(model, …, recapture=True)."
         )

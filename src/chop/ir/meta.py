@@ -316,7 +316,7 @@ class MaseMetadata(KeyedRecord):
 
     @property
     def parameters(self) -> MaseMetadata:
-        """This tree, for programs that write `meta.parameters["common"]`."""
+        """Tree itself, for programs that write `meta.parameters["common"]`."""
         return self
 
 

@@ -114,7 +114,7 @@ def describe_arguments(
 
 
 def operand_nodes(node: fx.Node, op: Op | None) -> dict[str, fx.Node]:
-    """Return the nodes that compute the tensor operands of a call, by name: `data_in_0` …"""
+    """Return the nodes that compute the tensor operands of a call, by name (`data_in_0` …)."""
     roles = op.parameters if op else ()
     operands: dict[str, ValueMeta] = {}
     for name, argument in _in_order(node, op):

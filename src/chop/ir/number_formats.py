@@ -16,29 +16,13 @@ TYPE_NAMES = {"integer": "fixed"}
 FIXED_TYPES = ("fixed", "integer")
 """Values of `type` for fixed point with a precision of width and fractional bits."""
 
-NUMBER_FORMATS: dict[torch.dtype, tuple[str, list[int]]] = {
-    torch.float64: ("float", [64]),
-    torch.float32: ("float", [32]),
-    torch.float16: ("float", [16]),
-    torch.bfloat16: ("float", [16]),
-    torch.int64: ("integer", [64]),
-    torch.int32: ("integer", [32]),
-    torch.int16: ("integer", [16]),
-    torch.int8: ("integer", [8]),
-    torch.uint8: ("integer", [8]),
-    torch.bool: ("bool", [1]),
-    torch.complex64: ("complex", [64]),
-    torch.complex128: ("complex", [128]),
-}
-"""Dtype -> `type` and `precision`."""
-
 
 def stored_format(dtype: torch.dtype) -> tuple[str, list[Any]]:
     """Return `type` and `precision` of a tensor as torch stores it."""
-    if dtype in NUMBER_FORMATS:
-        kind, precision = NUMBER_FORMATS[dtype]
-        return kind, list(precision)
-    return "float" if dtype.is_floating_point else "integer", [8 * dtype.itemsize]
+    if dtype == torch.bool:
+        return "bool", [1]
+    kinds = {"float": dtype.is_floating_point, "complex": dtype.is_complex, "integer": True}
+    return next(kind for kind, holds in kinds.items() if holds), [8 * dtype.itemsize]
 
 
 def type_and_precision(quantizer: Quantizer) -> tuple[str, list[Any]]:

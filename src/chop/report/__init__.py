@@ -18,21 +18,9 @@ _LAZY = {
     "sweep_curves": "chop.report.sweep_figures",
     "write_report": "chop.report.html",
 }
-"""Name -> module: a page about a model needs the trainer's packages, a curve does not."""
+"""Name -> module, imported lazily: only a page about a model needs the trainer's packages."""
 
-__all__ = [
-    "Axes",
-    "Curve",
-    "Report",
-    "compare_reports",
-    "draw_curves",
-    "draw_sweep",
-    "gather_provenance",
-    "make_curve",
-    "report_records",
-    "sweep_curves",
-    "write_report",
-]
+__all__ = list(_LAZY)
 
 
 def __getattr__(name: str) -> Any:

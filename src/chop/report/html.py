@@ -26,33 +26,11 @@ from chop.report.page_records import Report, build_records, report_records
 __all__ = ["Report", "report_page", "report_records", "write_report"]
 
 SCRIPTS = (
-    "dom.js",
-    "format.js",
-    "theme.js",
-    "tooltip.js",
-    "colour.js",
-    "table.js",
-    "axes.js",
-    "chart.js",
-    "bars.js",
-    "selection.js",
-    "viewport.js",
-    "drawing.js",
-    "minimap.js",
-    "inspector.js",
-    "graph.js",
-    "cards.js",
-    "layers.js",
-    "pareto.js",
-    "studies.js",
-    "sweeps.js",
-    "sensitivity.js",
-    "hardware.js",
-    "routing.js",
-    "runs.js",
-    "comparison.js",
-    "provenance.js",
-    "main.js",
+    *("dom.js", "format.js", "theme.js", "tooltip.js", "colour.js", "table.js", "axes.js"),
+    *("chart.js", "bars.js", "selection.js", "viewport.js", "drawing.js", "minimap.js"),
+    *("inspector.js", "graph.js", "cards.js", "layers.js", "pareto.js", "studies.js"),
+    *("sweeps.js", "sensitivity.js", "hardware.js", "routing.js", "runs.js", "comparison.js"),
+    *("provenance.js", "main.js"),
 )
 """JavaScript modules of the page, each after those it imports."""
 IMPORTED = r'const \1 = modules["\2"];'

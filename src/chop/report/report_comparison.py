@@ -142,10 +142,11 @@ def _layers(reports: Sequence[PageRecord]) -> list[PageRecord]:
     layers = [{n["name"]: n for n in nodes if n.get("weight")} for nodes in last]
     names = dict.fromkeys(name for nodes in layers for name in nodes)
     shared = [name for name in names if sum(name in nodes for nodes in layers) > 1]
-    return [{"name": n, "formats": [_format(nodes.get(n)) for nodes in layers]} for n in shared]
-
-
-def _format(node: Mapping[str, Any] | None) -> PageRecord | None:
-    if node is None:
-        return None
-    return {"format": node.get("format", ""), "bits": node.get("format_bits")}
+    rows = []
+    for name in shared:
+        nodes = [each.get(name) for each in layers]
+        formats = [
+            n and {"format": n.get("format", ""), "bits": n.get("format_bits")} for n in nodes
+        ]
+        rows.append({"name": name, "formats": formats})
+    return rows

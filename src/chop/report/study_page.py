@@ -96,19 +96,17 @@ def study_html(study: Mapping[str, Any]) -> str:
         ", ".join(f"{way} {name}" for name, way in record["objectives"].items()),
     )
     ordered = sorted(trials, key=lambda t: (t["number"] not in front, t["number"]))
-    rows = [_row(t, t["number"] in front) for t in ordered]
+    rows = [
+        {
+            "trial": t["number"],
+            "front": "●" if t["number"] in front else "",
+            "state": t.get("state", ""),
+            **(t.get("values") or {}),
+            **(t.get("params") or {}),
+        }
+        for t in ordered
+    ]
     return notebook.shown(title, _scatter(record, trials, front), notebook.table(rows))
-
-
-def _row(trial: Mapping[str, Any], is_best: bool) -> dict[str, Any]:
-    values, params = trial.get("values") or {}, trial.get("params") or {}
-    return {
-        "trial": trial["number"],
-        "front": "●" if is_best else "",
-        "state": trial.get("state", ""),
-        **values,
-        **params,
-    }
 
 
 def _scatter(record: Mapping[str, Any], trials: Any, front: set[int]) -> str:

@@ -140,21 +140,21 @@ class _GraphModel:
             self._parts = (_Encoder(encoder, self.main_input_name), decoder)
         return self._parts
 
-    def _run_graph(self: Any, given: dict[str, Any]) -> Any:
-        given = {name: value for name, value in given.items() if value is not None}
-        encoded = given.pop("encoder_outputs", None)
+    def _run_graph(self: Any, arguments: dict[str, Any]) -> Any:
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        encoded = arguments.pop("encoder_outputs", None)
         module = self.captured
         if encoded is not None:
             module = self.parts[1]
-            given[ENCODED] = encoded[0]
-            given = {k: v for k, v in given.items() if k != self.main_input_name}
-        elif self._needs_mask and "attention_mask" not in given:
-            ids = given["input_ids"]  # transformers omits a mask of ones
-            length = kv_cache.past_length(given.get(PAST)) + ids.shape[1]
-            given["attention_mask"] = ids.new_ones(len(ids), length)
+            arguments[ENCODED] = encoded[0]
+            arguments = {k: v for k, v in arguments.items() if k != self.main_input_name}
+        elif self._needs_mask and "attention_mask" not in arguments:
+            ids = arguments["input_ids"]  # transformers omits a mask of ones
+            length = kv_cache.past_length(arguments.get(PAST)) + ids.shape[1]
+            arguments["attention_mask"] = ids.new_ones(len(ids), length)
         names = module.input_names
-        _check_arguments(given, names, type(self.captured).__name__)
-        return module(**{name: value for name, value in given.items() if name in names})
+        _check_arguments(arguments, names, type(self.captured).__name__)
+        return module(**{name: value for name, value in arguments.items() if name in names})
 
 
 class _Encoder(nn.Module):

@@ -15,15 +15,13 @@ from chop.ir.ops.compute import Parameters, computes
 from chop.ir.ops.row import MODULE, Op, Shapes
 
 
+def _row_size(s: Shapes) -> int:
+    return math.prod((s.parameters["weight"] if "weight" in s.parameters else s.inputs[1])[1:])
+
+
 def _weight_macs(s: Shapes) -> int:
     # every output element is a dot product with one row of the weight
-    weight = s.parameters["weight"] if "weight" in s.parameters else s.inputs[1]
-    return s.output_elements * math.prod(weight[1:])
-
-
-def _transposed_macs(s: Shapes) -> int:
-    weight = s.parameters["weight"] if "weight" in s.parameters else s.inputs[1]
-    return math.prod(s.inputs[0]) * math.prod(weight[1:])
+    return s.output_elements * _row_size(s)
 
 
 def _packed_macs(s: Shapes) -> int:
@@ -48,10 +46,6 @@ def _embedding(m: Any, p: Parameters, ids: Tensor) -> Any:
     return F.embedding(ids, weight, *options)
 
 
-def _experts(m: Any, p: Parameters, x: Tensor, ends: Tensor) -> Any:
-    return m.multiply(x, p[0], ends)
-
-
 _CONV = "input* weight* bias* stride padding dilation groups"
 
 
@@ -62,7 +56,11 @@ def _convolution(n: int, **columns: Any) -> Op:
 
 def _transposed(n: int, **columns: Any) -> Op:
     names = (f"conv_transpose{n}d", f"ConvTranspose{n}d", f"conv_transpose{n}d")
-    columns |= {"parameters": WEIGHT_BIAS, "macs": _transposed_macs, "dims": "conv_transpose"}
+    columns |= {
+        "parameters": WEIGHT_BIAS,
+        "macs": lambda s: math.prod(s.inputs[0]) * _row_size(s),
+        "dims": "conv_transpose",
+    }
     return layer(*names, **columns)
 
 
@@ -107,7 +105,9 @@ ROWS = (
         modules=(Experts,),
         parameters=("weight",),
         macs=_packed_macs,
-        compute=computes("input* weight* ends", None, _experts),
+        compute=computes(
+            "input* weight* ends", None, lambda m, p, x, ends: m.multiply(x, p[0], ends)
+        ),
     ),
     layer(
         "embedding_bag", "EmbeddingBag", "embedding_bag", parameters=("weight",), reads_rows=True

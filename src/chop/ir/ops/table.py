@@ -14,11 +14,8 @@ from chop.ir.ops import (
     contractions,
     elementwise,
     images,
-    losses,
     matrix,
-    movement,
     norms,
-    reductions,
     shapes,
 )
 from chop.ir.ops.row import GET_ATTR, IMPLICIT_FUNC, MODULE, OUTPUT, PLACEHOLDER, Op
@@ -64,11 +61,11 @@ for _row in (
     *contractions.PACKED,
     *images.POOLS,
     *images.ROWS,
-    *losses.ROWS,
+    *activations.LOSSES,
     *matrix.ROWS,
     *elementwise.ROWS,
-    *reductions.ROWS,
-    *movement.ROWS,
+    *matrix.REDUCTIONS,
+    *shapes.MOVEMENTS,
     *attention.CACHE_ROWS,
     *shapes.ROWS,
 ):

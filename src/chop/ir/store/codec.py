@@ -36,6 +36,7 @@ _TORCH_VALUES = {
     for name, value in vars(torch).items()
     if isinstance(value, torch.dtype | torch.memory_format | torch.layout)
 }
+_FLOATS = {text: float(text) for text in ("inf", "-inf", "nan")}
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:[0-9]{1,3})?", re.ASCII)
 LARGEST_NUMBER = 2**64
 """Largest magnitude of an integer in a file."""
@@ -264,10 +265,15 @@ def _decode_range(decode: Decoder, parts: Any, where: str, kinds: frozenset[str]
     return range(*numbers)
 
 
-def _decode_float(decode: Decoder, text: Any, where: str, kinds: frozenset[str]) -> float:
-    if text not in ("inf", "-inf", "nan"):
-        raise CheckpointError(f"{where}: {shown(text)} is not one of inf, -inf, nan.")
-    return float(text)
+def _looked_up(table: Mapping[str, Any], words: str) -> Callable[..., Any]:
+    """Return a decoder of text that is a key of `table`."""
+
+    def decode_key(decode: Decoder, key: Any, where: str, kinds: frozenset[str]) -> Any:
+        if not isinstance(key, str) or key not in table:
+            raise CheckpointError(f"{where}: {shown(key)} is not {words}.")
+        return table[key]
+
+    return decode_key
 
 
 def _decode_complex(decode: Decoder, parts: Any, where: str, kinds: frozenset[str]) -> complex:
@@ -287,12 +293,6 @@ def _decode_device(decode: Decoder, text: Any, where: str, kinds: Any) -> torch.
     if not isinstance(text, str) or not _DEVICE.fullmatch(text):
         raise CheckpointError(f"{where}: {shown(text)} is not a device.")
     return torch.device(text)
-
-
-def _decode_torch(decode: Decoder, name: Any, where: str, kinds: frozenset[str]) -> Any:
-    if not isinstance(name, str) or name not in _TORCH_VALUES:
-        raise CheckpointError(f"{where}: {shown(name)} is not a dtype, layout or memory format.")
-    return _TORCH_VALUES[name]
 
 
 def _decode_quantizer(decode: Decoder, pair: Any, where: str, kinds: Any) -> Quantizer:
@@ -386,11 +386,11 @@ _DECODERS: dict[str, Callable[[Decoder, Any, str, frozenset[str]], Any]] = {
     "$dict": _decode_dict,
     "$slice": lambda decode, v, where, kinds: slice(*decode(_items(v, where, 3), where, kinds)),
     "$range": _decode_range,
-    "$float": _decode_float,
+    "$float": _looked_up(_FLOATS, "one of inf, -inf, nan"),
     "$complex": _decode_complex,
     "$ellipsis": _decode_ellipsis,
     "$device": _decode_device,
-    "$torch": _decode_torch,
+    "$torch": _looked_up(_TORCH_VALUES, "a dtype, layout or memory format"),
     "$quantizer": _decode_quantizer,
     "$record": _decode_record,
     "$function": lambda decode, name, where, kinds: decode.function(name, where),

@@ -56,13 +56,8 @@ def sizes(*values: Any) -> Shape:
     return values
 
 
-def _linear(layer: Any) -> Shapes:
-    weight = sizes(layer.out_features, layer.in_features)
-    return {"weight": weight, "bias": weight[:1]}
-
-
-def _bilinear(layer: Any) -> Shapes:
-    weight = sizes(layer.out_features, layer.in1_features, layer.in2_features)
+def _linear(layer: Any, *inputs: str) -> Shapes:
+    weight = sizes(layer.out_features, *(getattr(layer, name) for name in inputs))
     return {"weight": weight, "bias": weight[:1]}
 
 
@@ -75,14 +70,6 @@ def _conv(layer: Any, *, is_transposed: bool = False) -> Shapes:
 def _norm(layer: Any) -> Shapes:
     names = ("weight", "bias", "running_mean", "running_var")
     return {"num_batches_tracked": (), **dict.fromkeys(names, sizes(layer.num_features))}
-
-
-def _layer_norm(layer: Any) -> Shapes:
-    return dict.fromkeys(("weight", "bias"), sizes(*layer.normalized_shape))
-
-
-def _embedding(layer: Any) -> Shapes:
-    return {"weight": sizes(layer.num_embeddings, layer.embedding_dim)}
 
 
 GATES = {"LSTM": 4, "GRU": 3}
@@ -121,8 +108,8 @@ def _attention(layer: Any) -> Shapes:
 
 
 SHAPES: dict[type, Callable[[Any], Shapes]] = {
-    nn.Linear: _linear,
-    nn.Bilinear: _bilinear,
+    nn.Linear: lambda layer: _linear(layer, "in_features"),
+    nn.Bilinear: lambda layer: _linear(layer, "in1_features", "in2_features"),
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _conv),
     **dict.fromkeys(
         (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
@@ -131,8 +118,14 @@ SHAPES: dict[type, Callable[[Any], Shapes]] = {
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), _norm),
     **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _norm),
     nn.GroupNorm: lambda layer: dict.fromkeys(("weight", "bias"), sizes(layer.num_channels)),
-    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), _layer_norm),
-    **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), _embedding),
+    **dict.fromkeys(
+        (nn.LayerNorm, nn.RMSNorm),
+        lambda layer: dict.fromkeys(("weight", "bias"), sizes(*layer.normalized_shape)),
+    ),
+    **dict.fromkeys(
+        (nn.Embedding, nn.EmbeddingBag),
+        lambda layer: {"weight": sizes(layer.num_embeddings, layer.embedding_dim)},
+    ),
     nn.PReLU: lambda layer: {"weight": sizes(layer.num_parameters)},
     **dict.fromkeys((nn.RNN, nn.LSTM, nn.GRU), _recurrent),
     nn.MultiheadAttention: _attention,

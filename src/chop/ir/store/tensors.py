@@ -242,8 +242,11 @@ class TensorFinder:
 
     def __init__(self, tensors: Mapping[str, Tensor], aliases: Any, views: Any) -> None:
         self.tensors = tensors
-        self.aliases = _check_names(aliases, "aliases")
-        self.views = _check_names(views, "views")
+        for where, value in (("aliases", aliases), ("views", views)):
+            if not isinstance(value, dict):
+                raise CheckpointError(f"{where}: expected a mapping, got {shown(value)}.")
+        self.aliases: dict[str, Any] = aliases
+        self.views: dict[str, Any] = views
         self.loaded: dict[str, Tensor] = {}
         self.used: set[str] = set()
 
@@ -309,9 +312,3 @@ class TensorFinder:
                 f"Allowed: at most {LARGEST_EXPANSION} elements."
             )
         return whole.as_strided(shape, stride, whole.storage_offset() + view["offset"])
-
-
-def _check_names(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{where}: expected a mapping, got {shown(value)}.")
-    return value

@@ -48,7 +48,10 @@ class TracedModule(fx.GraphModule):
     def __deepcopy__(self, memo: dict[int, Any]) -> TracedModule:
         new: TracedModule = super().__deepcopy__(memo)  # type: ignore[assignment]
         type(new).__name__ = type(self).__name__  # fx creates a class named GraphModule
-        _copy_metadata(self.graph, new.graph, memo)
+        pairs = list(zip(self.graph.nodes, new.graph.nodes, strict=True))
+        links = {**memo, **{id(old): copied for old, copied in pairs}}
+        for old, copied in pairs:
+            copied.meta = {k: copy.deepcopy(v, links) for k, v in old.meta.items()}
         config = copy.deepcopy(getattr(self, "config", None), memo)
         guards = copy.deepcopy(guards_of(self))
         _restore(new, template_of(self), config, _modes(self), _transient(self), guards)
@@ -116,10 +119,3 @@ def _transient(module: fx.GraphModule) -> list[str]:
         for name, part in module.named_modules()
         for buffer in sorted(part._non_persistent_buffers_set)
     ]
-
-
-def _copy_metadata(old: fx.Graph, new: fx.Graph, memo: dict[int, Any]) -> None:
-    pairs = list(zip(old.nodes, new.nodes, strict=True))
-    links = {**memo, **{id(a): b for a, b in pairs}}
-    for before, after in pairs:
-        after.meta = {k: copy.deepcopy(v, links) for k, v in before.meta.items()}

@@ -65,10 +65,10 @@ def check_has_cache(model: nn.Module) -> None:
 
 
 def names_with_cache(
-    model: nn.Module, names: Iterable[str] | None, given: Any
+    model: nn.Module, names: Iterable[str] | None, dummy_in: Any
 ) -> Iterable[str] | None:
     """Return the inputs to capture with; the default inputs include the padding mask."""
-    if names is not None or given is not None:
+    if names is not None or dummy_in is not None:
         return names
     masked = [MASKS[0]] if MASKS[0] in Signature.of(model).names else []
     return [*default_names(model), *masked]
@@ -81,37 +81,37 @@ class PastRecording:
     model: nn.Module
     recorder: Recorder
 
-    def inputs(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the model's arguments: `given` and the inputs that a cache adds.
+    def inputs(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the model's arguments: `own` and the inputs that a cache adds.
 
         These have defaults in the graph: the mask of the decoder, positions, the number of logits
         to keep, and the cache.
         """
         names = Signature.of(self.model).names
-        tokens = given.get("decoder_input_ids", given.get("input_ids"))
+        tokens = own.get("decoder_input_ids", own.get("input_ids"))
         if tokens is None:
             raise TraceError("cache: a model is captured with its cache on input_ids; none given.")
         more: dict[str, Any] = {}
-        if self._is_pair() and MASKS[1] in names and MASKS[1] not in given:
+        if self._is_pair() and MASKS[1] in names and MASKS[1] not in own:
             with self.recorder.not_recording():
                 more[MASKS[1]] = torch.ones_like(tokens)
             self.recorder.placeholder(MASKS[1], more[MASKS[1]], None)
         position = POSITIONS[1 if self._is_pair() else 0]
-        ids = Opaque() if position in names and position not in given else None
+        ids = Opaque() if position in names and position not in own else None
         if ids is not None:
             self.recorder.placeholder(position, ids, None)
-        if KEPT_LOGITS in names and KEPT_LOGITS not in given:
+        if KEPT_LOGITS in names and KEPT_LOGITS not in own:
             node = self.recorder.placeholder(KEPT_LOGITS, None, 0)
             count = Expression(self.recorder, operator.pos, 0)
             count._node = node
             more[KEPT_LOGITS] = track(0, count)
         self.past = self._cache()
         if ids is not None:
-            mask = more.get(MASKS[1], given.get(MASKS[0]) if not self._is_pair() else None)
+            mask = more.get(MASKS[1], own.get(MASKS[0]) if not self._is_pair() else None)
             follows = getattr(self.model.config, "model_type", "") in FOLLOW_MASK
             arguments = ids, tokens, self.past, mask if follows else None
             more[position] = self._ask(kv_cache.positions, *arguments)
-        return {**given, **more, PAST: self.past, "use_cache": True}
+        return {**own, **more, PAST: self.past, "use_cache": True}
 
     def _is_pair(self) -> bool:
         return bool(getattr(self.model.config, "is_encoder_decoder", False))

@@ -31,7 +31,9 @@ def warn_if_different(
     Nothing is compared without inputs or values, if the model does not run on them, or if two runs
     of the model differ.
     """
-    if not inputs or not _has_values(model, inputs):
+    tensors = (*model.parameters(), *model.buffers(), *tensors_in(dict(inputs or {})))
+    has_values = all(type(t) in (Tensor, nn.Parameter) and not t.is_meta for t in tensors)
+    if not inputs or not has_values:
         return
     try:
         expected = _run(model, inputs)
@@ -58,11 +60,6 @@ def warn_if_different(
             type(model).__name__,
             difference,
         )
-
-
-def _has_values(model: nn.Module, inputs: Mapping[str, Any]) -> bool:
-    tensors = (*model.parameters(), *model.buffers(), *tensors_in(dict(inputs)))
-    return all(type(t) in (Tensor, nn.Parameter) and not t.is_meta for t in tensors)
 
 
 def _run(model: nn.Module, inputs: Mapping[str, Any]) -> list[Tensor]:

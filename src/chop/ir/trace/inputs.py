@@ -52,11 +52,11 @@ def check_names(model: nn.Module, names: Iterable[str]) -> None:
             )
 
 
-def check_concrete(model: nn.Module, given: Mapping[str, Any]) -> None:
+def check_concrete(model: nn.Module, cf_args: Mapping[str, Any]) -> None:
     """Raise for an argument that is not an input and differs from the default of forward."""
-    check_names(model, given)
+    check_names(model, cf_args)
     parameters = inspect.signature(model.forward).parameters
-    for name, value in given.items():
+    for name, value in cf_args.items():
         default = parameters[name].default if name in parameters else None
         if value is not default and value != default:
             raise TraceError(
@@ -65,11 +65,11 @@ def check_concrete(model: nn.Module, given: Mapping[str, Any]) -> None:
             )
 
 
-def bind_inputs(model: nn.Module, given: Any) -> dict[str, Any]:
-    """Return `given` (a mapping, a tensor or a tuple) as a dict from input name to value."""
-    if isinstance(given, Mapping) or hasattr(given, "keys"):
-        return {str(k): given[k] for k in given.keys()}  # noqa: SIM118 - BatchEncoding iterates rows
-    values = tuple(given) if isinstance(given, tuple | list) else (given,)
+def bind_inputs(model: nn.Module, dummy_in: Any) -> dict[str, Any]:
+    """Return `dummy_in` (a mapping, a tensor or a tuple) as a dict from input name to value."""
+    if isinstance(dummy_in, Mapping) or hasattr(dummy_in, "keys"):
+        return {str(k): dummy_in[k] for k in dummy_in.keys()}  # noqa: SIM118 - BatchEncoding iterates rows
+    values = tuple(dummy_in) if isinstance(dummy_in, tuple | list) else (dummy_in,)
     signature = Signature.of(model)
     names = signature.names
     if len(values) > len(names):
@@ -89,14 +89,14 @@ def call_with(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
 
 
 def example_inputs(
-    model: nn.Module, names: Iterable[str] | None, given: Any
+    model: nn.Module, names: Iterable[str] | None, dummy_in: Any
 ) -> dict[str, Any] | None:
     """Return the inputs to trace `model` with; None for a plain module without inputs."""
     if names is not None:
         names = list(names)
         check_names(model, names)
-    if given is not None:
-        bound = bind_inputs(model, given)
+    if dummy_in is not None:
+        bound = bind_inputs(model, dummy_in)
         if names is None and is_hugging_face(model):
             names = [name for name in bound if name in Signature.of(model).names]
         if names is None:

@@ -91,7 +91,10 @@ def _followed(
     if any(captured[path][dim] != size for path, dim, size in fixed):
         return [], decisions  # the guards are about a size that was not captured
     pins = _fixed(recorded, [d for d in decisions if d not in unresolved], fixed)
-    return guards + pins + _meetings(symbolic, guards), unresolved
+    about = {leaf for guard in guards for leaf in leaves(guard.condition)}
+    pairs = [[("size", *symbolic.sizes[s]) for s in pair] for pair in symbolic.equal_sizes()]
+    meetings = [Guard(("==", *pair), _MEETING) for pair in pairs if not about.isdisjoint(pair)]
+    return guards + pins + meetings, unresolved
 
 
 def _fixed(
@@ -125,13 +128,6 @@ def _conditions(
         (relation, *(to_tree(side, symbolic.sizes) for side in pair))
         for relation, *pair in relations(name, *sides)
     ]
-
-
-def _meetings(symbolic: SymbolicSizes, guards: list[Guard]) -> list[Guard]:
-    """Return guards for sizes that were assumed equal, if a guard contains one of them."""
-    about = {leaf for guard in guards for leaf in leaves(guard.condition)}
-    pairs = [[("size", *symbolic.sizes[s]) for s in pair] for pair in symbolic.equal_sizes()]
-    return [Guard(("==", *pair), _MEETING) for pair in pairs if not about.isdisjoint(pair)]
 
 
 def _hints(captured: Mapping[Path, tuple[int, ...]]) -> Iterator[dict[tuple[Path, int], int]]:

@@ -40,7 +40,9 @@ def sizes_of(node_op: str, function: Any, name: str, args: tuple[Any, ...]) -> T
         return None
     if node_op == "call_module":
         if type(function) is nn.Linear:
-            return _linear(first, function.out_features)
+            features = function.out_features
+            is_same = str(first.shape[-1]) == str(features)
+            return first if is_same else first.new_empty((*first.shape[:-1], features))
         return first if type(function) in _KEEPING_MODULES else None
     if node_op == "call_method":
         if name == "baddbmm" and len(args) >= 3:
@@ -78,10 +80,6 @@ def _casts(name: str, first: Tensor, args: tuple[Any, ...]) -> bool:
 
 def _names(tensor: Tensor) -> list[str]:
     return [str(size) for size in tensor.shape]
-
-
-def _linear(x: Tensor, features: int) -> Tensor:
-    return x if str(x.shape[-1]) == str(features) else x.new_empty((*x.shape[:-1], features))
 
 
 def _grouped(left: Tensor, right: Tensor, *_: Any) -> Tensor | None:

@@ -215,27 +215,24 @@ def _argument_key(value: Any) -> Any:
 
 
 _OPERATIONS = {
-    "Add": "+",
-    "Mul": "*",
-    "FloorDiv": "//",
-    "CleanDiv": "//",
-    "Mod": "%",
-    "PythonMod": "%",
-    "Pow": "**",
-    "PowByNatural": "**",
-    "FloatPow": "**",
-    "IntTrueDiv": "/",
-    "FloatTrueDiv": "/",
-    "Min": "min",
-    "Max": "max",
-    "Abs": "abs",
-    "CeilToInt": "ceil",
-    "ceiling": "ceil",
-    "FloorToInt": "floor",
-    "floor": "floor",
-    "TruncToInt": "trunc",
-    "RoundToInt": "round",
-    "ToFloat": "float",
+    name: operation
+    for operation, names in {
+        "+": "Add",
+        "*": "Mul",
+        "//": "FloorDiv CleanDiv",
+        "%": "Mod PythonMod",
+        "**": "Pow PowByNatural FloatPow",
+        "/": "IntTrueDiv FloatTrueDiv",
+        "min": "Min",
+        "max": "Max",
+        "abs": "Abs",
+        "ceil": "CeilToInt ceiling",
+        "floor": "FloorToInt floor",
+        "trunc": "TruncToInt",
+        "round": "RoundToInt",
+        "float": "ToFloat",
+    }.items()
+    for name in names.split()
 }
 """Function of sympy or of torch's extension -> operation of a guard."""
 

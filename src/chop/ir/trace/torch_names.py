@@ -52,21 +52,12 @@ DUNDERS = {
 }
 """Operators written in Python, to which torch gives the name of the method they call."""
 METHOD_OPERATORS = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
+    **{n: getattr(operator, n) for n in ("add", "sub", "mul", "pow", "matmul")},
+    **{n: getattr(operator, n) for n in ("eq", "ne", "lt", "le", "gt", "ge")},
     "div": operator.truediv,
     "true_divide": operator.truediv,
     "floor_divide": operator.floordiv,
     "remainder": operator.mod,
-    "pow": operator.pow,
-    "matmul": operator.matmul,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
 }
 """Method -> operator: torch receives `x + y` as the method `add`."""
 SIDE_EFFECTS = {operator.setitem, *INPLACE_OPERATORS.values()}

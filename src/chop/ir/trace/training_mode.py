@@ -154,8 +154,8 @@ class _Merger:
         if isinstance(ours, slice) and isinstance(theirs, slice):
             ends = ((s.start, s.stop, s.step) for s in (ours, theirs))
             return slice(*(self._reconcile(user, a, b) for a, b in zip(*ends, strict=True)))
-        if _equal_constants(ours, theirs):
-            return ours
+        if type(ours) is type(theirs) and (ours == theirs or (ours != ours and theirs != theirs)):
+            return ours  # nodes were compared above
         return self._mode_constant(user, ours, theirs)
 
     def _mode_constant(self, user: fx.Node, ours: Any, theirs: Any) -> fx.Node:
@@ -200,12 +200,6 @@ def _dropout_arguments(node: fx.Node) -> dict[str, Any] | None:
     bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)
     bound.apply_defaults()
     return {"p": bound.arguments["p"], "training": bound.arguments["training"]}
-
-
-def _equal_constants(ours: Any, theirs: Any) -> bool:
-    if isinstance(ours, fx.Node) or isinstance(theirs, fx.Node):
-        return False
-    return type(ours) is type(theirs) and (ours == theirs or (ours != ours and theirs != theirs))
 
 
 def _common_owner(nodes: list[fx.Node]) -> str:
