@@ -2,9 +2,9 @@
 
 python bench/old_programs.py [--configs FOLDER]
 
-The programs are those of tests/old_programs, which call what its tutorials and labs call. FOLDER
-holds its TOML files (`configs` of a clone): each with quantise settings is loaded, applied to the
-first of a few small models whose names fit, and the model run.
+The programs are those of tests/compat/old_programs, which call what its tutorials and labs call.
+FOLDER holds its TOML files (`configs` of a clone): each with quantise settings is loaded, applied
+to the first of a few small models whose names fit, and the model run.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, LlamaConfig
 
 from chop import MaseGraph
+from chop.compat.old_configs import BY_CLASS
+from chop.compat.old_models import VGG7, Blocks
 from chop.errors import ChopError
 from chop.models import get_model
-from chop.models.old import VGG7, Blocks
 from chop.passes import quantize_transform_pass
-from chop.passes.old_configs import BY_CLASS
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ROOT / "tests" / "old_programs"
+PROGRAMS = ROOT / "tests" / "compat" / "old_programs"
 SAFE = RESULTS / "safe.json"
 COMMAND = "python bench/old_programs.py --configs FOLDER"
 ABOUT = "programs of ours that call what its tutorials and labs call; the tables of its TOML files"
@@ -95,7 +95,15 @@ RUNS_WITH = {
 
 def programs_that_run() -> set[str]:
     """The programs that run to their end."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-rA", "tests/test_old_programs.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n0",
+        "-rA",
+        "tests/compat/test_old_programs.py",
+    ]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     passed = set(re.findall(r"^PASSED .*\[(\w+)\]$", said, re.MULTILINE))
     return passed | {name for name, test in RUNS_WITH.items() if test in passed}

@@ -10,16 +10,16 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from chop.cli.old_files import SECTIONS
+from chop.compat.old_configs import BY_CLASS, OLD_FORMATS, OLD_OPS
+from chop.compat.old_files import SECTIONS
+from chop.compat.old_models import OLD_HUB_NAMES, OLD_MODELS
+from chop.compat.old_names import OLD_NAMES
 from chop.models.named import OLD_TASKS
-from chop.models.old import OLD_HUB_NAMES, OLD_MODELS
 from chop.nn.quantizers.operands import FOR_ALL, WITHOUT_EFFECT
-from chop.old_names import OLD_NAMES
 from chop.passes.base import OLD_KEYS
-from chop.passes.old_configs import BY_CLASS, OLD_FORMATS, OLD_OPS
 
 PAGE = Path(__file__).resolve().parent / "coming_from.md"
-PROGRAMS = PAGE.parents[1] / "tests" / "old_programs"
+PROGRAMS = PAGE.parents[1] / "tests" / "compat" / "old_programs"
 RESULTS = PAGE.parents[1] / "bench" / "results" / "safe.json"
 INTRODUCTION = """# Coming from DeepWok/mase
 
@@ -32,13 +32,13 @@ Written by `docs/make_coming_from.py` from the tables that the code itself reads
 RUN = """## What was run
 
 The tests and labs of DeepWok/mase themselves were not run. The tests here run {count} programs of
-our own (`tests/old_programs`), which make the calls of its tutorials and labs with the same
+our own (`tests/compat/old_programs`), which make the calls of its tutorials and labs with the same
 imports, names and keywords:
 
 {programs}
 
-They run on tiny models and a few rows of data (`tests/test_old_programs.py`). Results are not
-compared with those of DeepWok/mase.
+They run on tiny models and a few rows of data (`tests/compat/test_old_programs.py`). Results are
+not compared with those of DeepWok/mase.
 
 `bench/old_programs.py` also loads its TOML files of quantise settings: of {tomls} files with such
 settings, {loaded} were loaded and applied to small models through the Python call

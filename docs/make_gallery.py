@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.report.compare import read_report
 from chop.report.html import report_page
+from chop.report.report_comparison import read_report
 
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY, IMAGES = ROOT / "docs" / "gallery", ROOT / "docs" / "images"

@@ -38,8 +38,8 @@ from chop.passes.graph.interface.lora import (
     load_lora_adapter_interface_pass,
     save_lora_adapter_interface_pass,
 )
-from chop.report.records import sweep_figures
-from chop.report.studies import study_record
+from chop.report.page_records import sweep_figures
+from chop.report.study_page import study_record
 from chop.search.apply import find_trial, read_study
 from chop.search.storage import open_store
 
@@ -437,7 +437,7 @@ def hardware_report(folder: Path, rng: random.Random) -> str:
     file = folder / "report.json"
     file.write_bytes(_text(HARDWARE, rng))
     found = check_hardware(read_json(file, ChopError), str(file))
-    from chop.report.records import _hardware
+    from chop.report.page_records import _hardware
 
     _hardware(found)
     return _reread(file, found)

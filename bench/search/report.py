@@ -21,7 +21,7 @@ from tabulate import tabulate
 from chop.actions.records import MeasurementRecord, read_records, write_csv
 from chop.actions.trials import best_trial, candidates, failures
 from chop.errors import DataError
-from chop.report.search import (
+from chop.report.search_figures import (
     draw_best_so_far,
     draw_format_counts,
     draw_importance,

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from chop import notebook
+from chop.compat.old_modules import find_old_modules
 
 if TYPE_CHECKING:
     from chop.ir.graph import MaseGraph as MaseGraph
@@ -14,27 +15,19 @@ __all__ = ["MaseGraph"]
 
 _LAZY = {"MaseGraph": "chop.ir.graph"}
 _SUBMODULES = (
-    "actions",
-    "dataset",
-    "distributed",
-    "ir",
-    "models",
-    "nn",
-    "passes",
-    "pipelines",
-    "report",
-    "tools",
+    *("actions", "dataset", "distributed", "ir", "models"),
+    *("nn", "passes", "pipelines", "report", "tools"),
 )
 
-
-_VIEWS = ("chop.hw.flow.hardware_report", "chop.report.notebook")
-"""Modules that register what notebooks show; imported when something is first shown."""
+_VIEWS = ("chop.hw.flow.hardware_report", "chop.report.notebook_views")
+"""Modules that register views for notebooks; imported when the first object is shown."""
 
 notebook.load_views_by(lambda: [importlib.import_module(name) for name in _VIEWS])
+find_old_modules()
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy, so that `import chop` costs nothing beyond what the user then asks for.
+    # imported lazily, so that `import chop` is fast
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     if name in _SUBMODULES:

@@ -1,4 +1,4 @@
-"""Checks of what a caller hands to a public function, before anything is done with it."""
+"""Checks of the arguments of public functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Kind:
-    """What an argument may be: in words, and as a test."""
+    """Kind of argument: in words, and as a test."""
 
     words: str
     accepts: Callable[[Any], bool]
@@ -28,63 +28,53 @@ class Kind:
 
 
 def an(kind: type, words: str | None = None) -> Kind:
-    """An instance of `kind`."""
+    """Return the kind of all instances of `kind`."""
     article = "an" if kind.__name__[0] in "AEIOU" else "a"
     return Kind(words or f"{article} {kind.__name__}", lambda value: isinstance(value, kind))
-
-
-def _is_many(value: Any) -> bool:
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike) and os.fspath(value) != ""
 
 
-def _is_new_file(value: Any) -> bool:
-    return _is_path(value) and bool(Path(value).name) and not os.path.isdir(value)
-
-
 def _is_stem(value: Any) -> bool:
     return _is_path(value) and bool(Path(value).name)
 
 
-def _is_new_folder(value: Any) -> bool:
-    return _is_path(value) and not os.path.isfile(value)
-
-
 NONE = Kind("None", lambda value: value is None)
 PATH = Kind("a path", _is_path)
-NEW_FILE = Kind("a path of a file to write, where no folder is", _is_new_file)
-NEW_FOLDER = Kind("a path of a folder to write, where no file is", _is_new_folder)
+NEW_FILE = Kind(
+    "a path of a file to write, where no folder is",
+    lambda value: _is_stem(value) and not os.path.isdir(value),
+)
+NEW_FOLDER = Kind(
+    "a path of a folder to write, where no file is",
+    lambda value: _is_path(value) and not os.path.isfile(value),
+)
 STEM = Kind("a path that ends in a name", _is_stem)
-"""A checkpoint: its files are the path with suffixes."""
+"""Path of a checkpoint without the suffixes of its files."""
 TEXT = an(str, "text")
 MAPPING = an(Mapping, "a mapping")
 FUNCTION = Kind("a function", callable)
-MANY = Kind("a list", _is_many)
-NUMBER = Kind("a number", _is_number)
-WHOLE = Kind("a whole number", _is_whole)
+MANY = Kind(
+    "a list", lambda v: isinstance(v, Iterable) and not isinstance(v, str | bytes | Mapping)
+)
+NUMBER = Kind("a number", lambda v: isinstance(v, numbers.Real) and not isinstance(v, bool))
+WHOLE = Kind(
+    "a whole number", lambda v: isinstance(v, numbers.Integral) and not isinstance(v, bool)
+)
 
 
 def check(where: str, kind: Kind, value: Any, error: type[ChopError] = ConfigError) -> None:
-    """Raise an `error` unless `value` is of the kind."""
+    """Raise `error` unless `value` is of the kind."""
     if not kind.accepts(value):
-        shown = repr(value)
-        shown = f"{shown[:57]}..." if len(shown) > 60 else shown
-        raise error(f"{where}: expected {kind.words}, got {shown} ({type(value).__name__}).")
+        text = repr(value)
+        text = f"{text[:57]}..." if len(text) > 60 else text
+        raise error(f"{where}: expected {kind.words}, got {text} ({type(value).__name__}).")
 
 
 def takes(error: type[ChopError] = ConfigError, /, **kinds: Kind) -> Callable[[F], F]:
-    """Check the arguments that are named here whenever the function is called.
+    """Return a decorator that checks the named arguments of every call.
 
     >>> @takes(path=PATH)
     ... def read(path): ...

@@ -1,4 +1,4 @@
-"""One door from untyped mappings (Python dicts, TOML) to frozen dataclasses.
+"""Conversion of untyped mappings (Python dicts, TOML) to frozen dataclasses.
 
 >>> @dataclasses.dataclass(frozen=True)
 ... class Args:
@@ -29,28 +29,31 @@ from chop.registry import suggest
 
 T = TypeVar("T")
 NONE_SPELLINGS = ("NA", "None", "none")
-"""How TOML, which has no null, spells None."""
+"""Spellings of None in TOML, which has no null."""
 LARGEST_TOML = 16 << 20
+"""Largest TOML file that is read, in bytes."""
 REST = types.MappingProxyType({"rest": True})
-"""Metadata of the field that takes the tables no other field has: `field(metadata=REST)`."""
+"""Metadata of the field for all tables that are no other field: `field(metadata=REST)`."""
 
 
 def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
-    """An instance of dataclass `cls` from `mapping`; errors carry the key path `where`."""
-    given = {} if mapping is None else mapping
-    if isinstance(given, cls):
-        return given
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{where}: expected a mapping, got {_show(given)}.")
+    """Return an instance of dataclass `cls` from `mapping`; errors contain the key path `where`."""
+    settings = {} if mapping is None else mapping
+    if isinstance(settings, cls):
+        return settings
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{where}: expected a mapping, got {_show(settings)}.")
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     hints = _hints(cls)  # type: ignore[arg-type]
-    known, rest = _split(given, fields)
-    for key, value in known.items():
+    own, rest = _split(settings, fields)
+    for key, value in own.items():
         if rest and key not in fields:
-            told = f"unknown key '{key}'. {suggest(key, fields.keys() - rest.keys())}"
-            raise ConfigError(f"{where}: {told} A rule is a table, got {_show(value)}.")
-    _check_keys(known, {k: f for k, f in fields.items() if k not in rest}, where)
-    values = {k: convert(v, hints[k], f"{where}.{k}") for k, v in known.items()}
+            nearest = suggest(key, fields.keys() - rest.keys())
+            raise ConfigError(
+                f"{where}: unknown key '{key}'. {nearest} A rule is a table, got {_show(value)}."
+            )
+    _check_keys(own, {k: f for k, f in fields.items() if k not in rest}, where)
+    values = {k: convert(v, hints[k], f"{where}.{k}") for k, v in own.items()}
     values |= {k: convert(v, hints[k], where) for k, v in rest.items()}
     try:
         return cls(**values)
@@ -59,41 +62,38 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
 
 
 def check_fields(instance: Any) -> None:
-    """Check, and where TOML would need it turn, the fields of a frozen dataclass made directly.
+    """Check and convert the fields of a frozen dataclass by their annotations.
 
-    For `__post_init__`: the fields then are what their annotations say.
+    Call it from `__post_init__`, for instances that are not created by `parse`.
     """
     cls = type(instance)
     for name, hint in _hints(cls).items():  # type: ignore[arg-type]
         if name in cls.__dataclass_fields__ and not isinstance(hint, typing.ForwardRef):
-            found = getattr(instance, name)
-            made = convert(found, hint, f"{cls.__name__}.{name}")
-            if made is not found:
-                object.__setattr__(instance, name, made)
+            value = getattr(instance, name)
+            converted = convert(value, hint, f"{cls.__name__}.{name}")
+            if converted is not value:
+                object.__setattr__(instance, name, converted)
 
 
 def _split(
-    given: Mapping[str, Any], fields: Mapping[str, Any]
+    settings: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keys of fields, and under the field marked `REST`, if there is one, all other tables."""
-    taker = next((name for name, field in fields.items() if "rest" in field.metadata), None)
-    if taker is None:
-        return dict(given), {}
-    own = fields.keys() - {taker}
-    rest = {k: v for k, v in given.items() if k not in own and isinstance(v, Mapping)}
-    return {k: v for k, v in given.items() if k not in rest}, {taker: rest}
+    """Return the keys of fields, and all other tables for the field marked `REST`, if any."""
+    marked = next((name for name, field in fields.items() if "rest" in field.metadata), None)
+    if marked is None:
+        return dict(settings), {}
+    own = fields.keys() - {marked}
+    rest = {k: v for k, v in settings.items() if k not in own and isinstance(v, Mapping)}
+    return {k: v for k, v in settings.items() if k not in rest}, {marked: rest}
 
 
-def _check_keys(given: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> None:
-    for key in given:
+def _check_keys(settings: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> None:
+    for key in settings:
         if key not in fields:
             raise ConfigError(f"{where}: unknown key '{key}'. {suggest(key, fields)}")
     for name, field in fields.items():
-        optional = (
-            field.default is not dataclasses.MISSING
-            or field.default_factory is not dataclasses.MISSING
-        )
-        if name not in given and not optional:
+        defaults = (field.default, field.default_factory)
+        if name not in settings and all(each is dataclasses.MISSING for each in defaults):
             raise ConfigError(f"{where}: key '{name}' is missing.")
 
 
@@ -103,7 +103,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:
-    """`value` checked against, and where TOML needs it turned into, the type `hint`."""
+    """Check `value` against the type `hint`, and convert it where TOML needs that."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
@@ -122,7 +122,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
 
 def _convert_union(value: Any, arguments: tuple[Any, ...], where: str) -> Any:
     allowed = [a for a in arguments if a is not type(None)]
-    if len(allowed) < len(arguments) and (value is None or value in _none_spellings(value)):
+    is_none = value is None or (isinstance(value, str) and value in NONE_SPELLINGS)
+    if len(allowed) < len(arguments) and is_none:
         return None
     problems = []
     for choice in allowed:
@@ -131,10 +132,6 @@ def _convert_union(value: Any, arguments: tuple[Any, ...], where: str) -> Any:
         except ConfigError as error:
             problems.append(str(error))
     raise ConfigError(problems[0] if len(problems) == 1 else " Or: ".join(problems))
-
-
-def _none_spellings(value: Any) -> Sequence[str]:
-    return NONE_SPELLINGS if isinstance(value, str) else ()
 
 
 def _one_of(value: Any, allowed: Sequence[Any], where: str) -> Any:
@@ -185,11 +182,11 @@ _CONTAINERS: dict[Any, Any] = {
 }
 
 
-def _convert_number(value: Any, wanted: type, where: str) -> Any:
-    """A number, also one of numpy's, as `wanted`."""
-    if wanted is int and (isinstance(value, numbers.Integral) or float(value).is_integer()):
+def _convert_number(value: Any, kind: type, where: str) -> Any:
+    """Return a number, also one of numpy's, as `kind`."""
+    if kind is int and (isinstance(value, numbers.Integral) or float(value).is_integer()):
         return int(value)
-    if wanted is int:
+    if kind is int:
         raise ConfigError(f"{where}: expected int, got {_show(value)}.")
     try:
         return float(value)
@@ -197,17 +194,16 @@ def _convert_number(value: Any, wanted: type, where: str) -> Any:
         raise ConfigError(f"{where}: {_show(value)} is too large for a float.") from error
 
 
-def _convert_plain(value: Any, wanted: Any, where: str) -> Any:
-    if wanted in (int, float) and isinstance(value, numbers.Real) and not isinstance(value, bool):
-        return _convert_number(value, wanted, where)
-    if wanted is Path and value == "":  # Path("") would be the current folder
+def _convert_plain(value: Any, kind: Any, where: str) -> Any:
+    if kind in (int, float) and isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return _convert_number(value, kind, where)
+    if kind is Path and value == "":  # Path("") would be the current folder
         raise ConfigError(f"{where}: expected a path, got '' (str).")
-    if wanted is Path and isinstance(value, str):
+    if kind is Path and isinstance(value, str):
         return Path(value)
-    if wanted is int and isinstance(value, bool):
-        raise ConfigError(f"{where}: expected int, got {_show(value)}.")
-    if isinstance(wanted, type) and not isinstance(value, wanted):
-        raise ConfigError(f"{where}: expected {wanted.__name__}, got {_show(value)}.")
+    is_flag = kind is int and isinstance(value, bool)
+    if isinstance(kind, type) and (is_flag or not isinstance(value, kind)):
+        raise ConfigError(f"{where}: expected {kind.__name__}, got {_show(value)}.")
     return value
 
 
@@ -217,16 +213,16 @@ def _show(value: Any) -> str:
 
 
 def load_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file, with `"NA"` as None."""
+    """Return the tables of a TOML file, with `"NA"` as None."""
     file = Path(path)
     return parse_toml(read_text(file, ConfigError, LARGEST_TOML), str(file))
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """The tables of TOML text, with `"NA"` as None; `where` is named in errors."""
+    """Return the tables of TOML text, with `"NA"` as None; errors contain `where`."""
     try:
         tables = tomllib.loads(text)
-    except ValueError as error:  # also of a number with thousands of digits
+    except ValueError as error:  # also for a number with thousands of digits
         raise ConfigError(f"{where}: not valid TOML: {error}.") from error
     except RecursionError as error:
         raise ConfigError(f"{where}: nested too deep.") from error
@@ -234,7 +230,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def dump_toml(tables: Mapping[str, Any]) -> str:
-    """TOML text of nested mappings of plain values; None is written as `"NA"`."""
+    """Return nested mappings of plain values as TOML, with None as `"NA"`."""
     return "\n".join(_toml_lines(tables, ())).strip() + "\n"
 
 

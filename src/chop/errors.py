@@ -1,6 +1,6 @@
-"""The exceptions MASE raises: one root, so that a caller can catch all of them with one name.
+"""Exceptions of MASE, all children of `ChopError`.
 
-Every message says where (full key path or node name), what was given and what is allowed.
+Every message contains the place (full key path or node name), the value and what is allowed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from chop.printable import printable
 
 
 class ChopError(Exception):
-    """Root of every error raised on purpose by this package."""
+    """Base class of all errors of this package."""
 
     def __str__(self) -> str:
         return printable(super().__str__())
@@ -35,7 +35,7 @@ class GraphError(ChopError, ValueError):
 
 
 class SizeError(GraphError):
-    """A captured model is given sizes at which its code would have gone another way."""
+    """A captured model is called with sizes at which its code would branch differently."""
 
 
 class PassError(ChopError, RuntimeError):
@@ -67,8 +67,8 @@ class HardwareError(ChopError, RuntimeError):
 
 
 class SearchError(ChopError, RuntimeError):
-    """A search cannot start, go on, or answer what it is asked."""
+    """A search cannot start, resume or return a result."""
 
 
 class TrainingError(ChopError, RuntimeError):
-    """A training cannot go on: its loss is not a number."""
+    """A training cannot continue, because its loss is not a number."""

@@ -1,4 +1,4 @@
-"""Files that others may have written, read with care; files of ours, written whole."""
+"""Reading of untrusted files with limits, and writing of files whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from typing import Any
 from chop.errors import ChopError, ConfigError
 
 LARGEST_JSON = 1 << 30
-"""Bytes of JSON that are read: more would not fit a graph of a million nodes."""
+"""Largest JSON file that is read, in bytes: enough for a graph of a million nodes."""
 DEEPEST = 100
-"""Levels of nesting that are read; what this package writes has fewer than forty."""
-
+"""Most levels of nesting that are read; files of this package have fewer than forty."""
 LARGEST_HOLES = 1 << 20
-"""Bytes of holes that a file may have, beyond as many as it has bytes on the disk."""
+"""Bytes of holes that a file may have in addition to its bytes on the disk."""
 
 
 def read_text(file: Path, error: type[ChopError], largest: int = LARGEST_JSON) -> str:
-    """The text of a file of at most `largest` bytes; anything else is an `error` that names it."""
+    """Return the text of a file of at most `largest` bytes; raise `error` for other files."""
     if not file.is_file():
         raise error(f"{file}: no such file.")
     try:
@@ -40,7 +39,7 @@ def read_text(file: Path, error: type[ChopError], largest: int = LARGEST_JSON) -
 
 
 def check_stored(file: Path, error: type[ChopError]) -> None:
-    """Raise `error` if most of `file` is holes: it costs its sender nothing, and memory here."""
+    """Raise `error` if most of `file` is holes, which cost memory but no disk space."""
     size, stored = file.stat().st_size, stored_bytes(file)
     if size > 2 * stored + LARGEST_HOLES:
         raise error(
@@ -64,12 +63,12 @@ def stored_bytes(file: Path) -> int:
 
 
 def read_json(file: Path, error: type[ChopError], *, finite: bool = False) -> Any:
-    """What a JSON file says. `finite`: refuse NaN and Infinity, which are no JSON."""
+    """Return the content of a JSON file. `finite`: raise for NaN and Infinity."""
     return parse_json(read_text(file, error), str(file), error, finite=finite)
 
 
 def parse_json(text: str, where: str, error: type[ChopError], *, finite: bool = False) -> Any:
-    """What JSON text says, read one way only: no key twice, and no deeper than `DEEPEST`."""
+    """Return the content of JSON text; raise for a duplicate key or too deep nesting."""
 
     def constant(name: str) -> float:
         if finite:
@@ -77,63 +76,64 @@ def parse_json(text: str, where: str, error: type[ChopError], *, finite: bool = 
         return float(name)
 
     try:
-        found = json.loads(text, object_pairs_hook=_object, parse_constant=constant)
+        content = json.loads(text, object_pairs_hook=_object, parse_constant=constant)
     except ValueError as problem:
         raise error(f"{where}: not a readable JSON file ({problem}).") from problem
     except RecursionError as problem:
         raise error(f"{where}: nested deeper than {DEEPEST} levels.") from problem
-    if _is_deep(found):
+    if _is_deep(content):
         raise error(f"{where}: nested deeper than {DEEPEST} levels.")
-    return found
+    return content
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {twice!r:.80} is there twice")
-    return made
+    return mapping
 
 
 def _is_deep(value: Any) -> bool:
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEEPEST):
-        level = [item for each in level for item in _items(each)]
+        level = [
+            item
+            for each in level
+            for item in (each.values() if isinstance(each, dict) else each)
+            if isinstance(item, dict | list)
+        ]
         if not level:
             return False
     return True
 
 
-def _items(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return [v for v in value.values() if isinstance(v, dict | list)]
-    return [v for v in value if isinstance(v, dict | list)] if isinstance(value, list) else []
-
-
 def shown(value: Any) -> str:
-    """`value` for a message: its start, and never a second line."""
+    """Return the start of `value` for a message, on one line."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def remove_whole(folder: Path) -> None:
-    """Remove a folder so that after a kill it is there whole, or not at all."""
-    gone = folder.with_name(f".{folder.name}.gone")
-    shutil.rmtree(gone, ignore_errors=True)  # what a killed process left
+    """Remove a folder so that after a kill it exists whole or not at all."""
+    trash = folder.with_name(f".{folder.name}.gone")
+    shutil.rmtree(trash, ignore_errors=True)  # of a killed process
     if folder.exists():
-        os.replace(folder, gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        os.replace(folder, trash)
+        shutil.rmtree(trash, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def whole_file(path: Path, *, to_disk: bool = False, is_held: bool = False) -> Iterator[Path]:
-    """A draft to write, beside `path`: it is `path` when the block ends well, else it is gone.
+    """Yield a draft to write, which replaces `path` if the block succeeds.
 
-    Readers see the file as it was before or as it is after, never half of it; with `to_disk`, also
-    after a loss of power. Two processes that write to one folder take turns, unless the caller
-    holds it (`is_held`); what a killed one left is removed.
+    Readers see the whole old or the whole new file; with `to_disk`, also after a loss of power.
+    Processes that write to one folder take turns, unless the caller has locked it (`is_held`).
+    Drafts of killed processes are removed.
     """
-    _make_room(path)
+    make_folder(path.parent)
+    if path.is_dir():
+        raise ConfigError(f"{path}: a folder is there, and a file is to be written.")
     with contextlib.nullcontext() if is_held else folder_lock(path.parent):
         for leftover in path.parent.glob(f".{glob.escape(path.name)}.draft*"):
             leftover.unlink(missing_ok=True)
@@ -148,29 +148,22 @@ def whole_file(path: Path, *, to_disk: bool = False, is_held: bool = False) -> I
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder` and those it is in; raise where one of them cannot be."""
+    """Create `folder` and its parents."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be a folder ({error.strerror}).") from error
 
 
-def _make_room(path: Path) -> None:
-    """Make the folder that `path` is in; raise where a file cannot be written there."""
-    make_folder(path.parent)
-    if path.is_dir():
-        raise ConfigError(f"{path}: a folder is there, and a file is to be written.")
-
-
 def write_whole(path: Path, text: str) -> Path:
-    """Write so that the file is there with all of its text, or not at all."""
+    """Write a text file whole or not at all; return its path."""
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8", newline="")
     return path
 
 
 def drop_torn_line(file: Path) -> None:
-    """Cut off a last line that a kill left without its end: no one was told that it is there."""
+    """Remove a last line without its end, which an interrupted write left."""
     if not file.is_file():
         return
     with file.open("rb+") as opened:
@@ -181,15 +174,15 @@ def drop_torn_line(file: Path) -> None:
 
 
 def cache_dir() -> Path:
-    """Where what was built is kept: $MASE_CACHE_DIR, else `mase` in the user's cache folder."""
-    asked = os.environ.get("MASE_CACHE_DIR")
+    """Return the cache folder: $MASE_CACHE_DIR, or else `mase` in the user's cache folder."""
+    own = os.environ.get("MASE_CACHE_DIR")
     user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(asked) if asked else Path(user_cache) / "mase"
+    return Path(own) if own else Path(user_cache) / "mase"
 
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold `folder` for writing, or with others for reading; a kill lets go of it."""
+    """Lock `folder` for writing, or shared for reading; the end of the process releases it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -200,10 +193,10 @@ def folder_lock(folder: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 def bring_to_disk(path: Path) -> None:
-    """Make sure that a file's bytes, or a folder's names, outlive a loss of power."""
+    """Flush a file's bytes, or a folder's names, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # a file system that cannot
+        with contextlib.suppress(OSError):  # a file system without fsync
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

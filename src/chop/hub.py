@@ -1,6 +1,6 @@
-"""Where a named model or dataset is: a local folder, the hub's cache on this machine, or the hub.
+"""Lookup of a named model or dataset: a local folder, the hub's cache, or the hub.
 
-A machine without a network gets one error that names the two ways to a local copy, at once.
+A machine without a network gets one error that names the two ways to use a local copy.
 """
 
 from __future__ import annotations
@@ -18,70 +18,52 @@ from chop.errors import HubError
 
 Kind = Literal["model", "dataset"]
 VARIABLES: dict[Kind, str] = {"model": "MASE_MODELS", "dataset": "MASE_DATA"}
-"""The environment variable that names a folder of local copies, for each kind of thing."""
+"""Kind -> environment variable with a folder of local copies."""
 TIMEOUT = 10.0
-"""Seconds in which the hub must answer the one question whether it has a thing."""
+"""Seconds in which the hub must answer whether it has a model or dataset."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a thing is: `name` is a folder or a hub name; `is_local` forbids going to the hub."""
+    """Place of a model or dataset: `name` is a folder or a hub name; `is_local` forbids the hub."""
 
     name: str
     is_local: bool
 
     @property
     def is_folder(self) -> bool:
-        """Whether `name` is a folder."""
+        """True if `name` is a folder."""
         return Path(self.name).is_dir()
 
 
 def locate(name: str | Path, kind: Kind) -> Place:
-    """Where `name` is, tried in order: a folder, one in $MASE_MODELS or $MASE_DATA, the hub."""
+    """Locate `name`: a folder, one in $MASE_MODELS or $MASE_DATA, or on the hub, in this order."""
     check(f"{kind}", PATH, name, HubError)
     folder = local_folder(name, kind)
     if folder is not None:
         return Place(str(folder), is_local=True)
     if Path(name).is_absolute():
         raise HubError(f"{kind} '{name}': no such folder.")
-    try:
-        _ask_hub(str(name), kind)
+    api = HfApi()
+    try:  # one request, without retries
+        (api.model_info if kind == "model" else api.dataset_info)(str(name), timeout=TIMEOUT)
     except HfHubHTTPError as error:
-        raise HubError(f"{kind} '{name}': the hub does not give it ({_reason(error)}).") from error
+        reason = str(error).strip().splitlines()[0]
+        raise HubError(f"{kind} '{name}': the hub does not give it ({reason}).") from error
     except Exception as error:  # the hub's HTTP library differs between releases
-        if _is_cached(str(name), kind):
+        if (Path(constants.HF_HUB_CACHE) / f"{kind}s--{str(name).replace('/', '--')}").is_dir():
             return Place(str(name), is_local=True)
-        raise HubError(_unreachable(str(name), kind, error)) from error
+        raise HubError(
+            f"{kind} '{name}': no local copy is known and the hub cannot be reached "
+            f"({type(error).__name__}). Give the path of a folder in place of the name, or set "
+            f"{VARIABLES[kind]} to a folder that holds '{Path(name).name}'."
+        ) from error
     return Place(str(name), is_local=False)
 
 
 def local_folder(name: str | Path, kind: Kind) -> Path | None:
-    """The folder that `name` is, here or in $MASE_MODELS or $MASE_DATA; None where it is none."""
-    shelf = os.environ.get(VARIABLES[kind])
-    short = Path(name).name  # "prajjwal1/bert-tiny" may be kept as "bert-tiny"
-    candidates = [Path(name), *(Path(shelf) / each for each in (name, short) if shelf)]
+    """Return the folder `name`, here or in $MASE_MODELS or $MASE_DATA, or None."""
+    copies = os.environ.get(VARIABLES[kind])
+    short = Path(name).name  # "prajjwal1/bert-tiny" may be stored as "bert-tiny"
+    candidates = [Path(name), *(Path(copies) / each for each in (name, short) if copies)]
     return next((path for path in candidates if path.is_dir()), None)
-
-
-def _ask_hub(name: str, kind: Kind) -> None:
-    """One request, not retried; raises where the answer is not yes."""
-    api = HfApi()
-    question = api.model_info if kind == "model" else api.dataset_info
-    question(name, timeout=TIMEOUT)
-
-
-def _is_cached(name: str, kind: Kind) -> bool:
-    folder = f"{kind}s--{name.replace('/', '--')}"
-    return (Path(constants.HF_HUB_CACHE) / folder).is_dir()
-
-
-def _reason(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
-
-
-def _unreachable(name: str, kind: Kind, error: Exception) -> str:
-    return (
-        f"{kind} '{name}': no local copy is known and the hub cannot be reached "
-        f"({type(error).__name__}). Give the path of a folder in place of the name, or set "
-        f"{VARIABLES[kind]} to a folder that holds '{Path(name).name}'."
-    )

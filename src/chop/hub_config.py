@@ -1,6 +1,6 @@
-"""Checks of Hugging Face configs that others wrote, before transformers reads them.
+"""Checks of untrusted Hugging Face configs, before transformers reads them.
 
-A `config.json` must choose no code: neither Python of its own (`auto_map`) nor a kernel of the hub
+A `config.json` must select no code: neither its own Python (`auto_map`) nor a kernel of the hub
 (`attn_implementation`). Its numbers must not make transformers build long lists.
 """
 
@@ -16,14 +16,13 @@ from chop.errors import ChopError
 from chop.files import shown
 
 LARGEST_SIZE = 1 << 24
-"""Largest whole number that a size may be. The longest context of a published model is 10 million
-tokens, the largest vocabulary 1 million."""
+"""Largest size: the longest context of a published model has 10 million tokens."""
 MOST_LABELS = 1 << 20
 """Largest `num_labels`: transformers builds a dictionary with a name for each."""
 NO_SIZES = re.compile(
     r".*(theta|base|token_id|token_index|seed|_ids?|version|parameters)", re.ASCII
 )
-"""Keys of whole numbers that no list is built from."""
+"""Keys of integers that are not sizes of lists."""
 IMPLEMENTATION = re.compile(r"_?\w*_implementation\w*", re.ASCII)
 PLAIN_IMPLEMENTATION = re.compile(r"(paged\|)?\w+", re.ASCII)
 DTYPES = ("dtype", "torch_dtype")
@@ -31,7 +30,7 @@ REMOTE_CODE = "auto_map"
 
 
 def check_config(config: Mapping[str, Any], where: str, error: type[ChopError]) -> None:
-    """Raise `error` if a config chooses a kernel, has no dtype of torch, or numbers too large."""
+    """Raise `error` if a config selects a kernel, has an unknown dtype or too large numbers."""
     for place, key, value in _entries(config, where):
         if IMPLEMENTATION.fullmatch(key):
             _check_implementation(value, place, error)
@@ -81,18 +80,18 @@ def _check_dtype(value: Any, where: str, error: type[ChopError]) -> None:
 
 def remote_code(config: Mapping[str, Any]) -> list[str]:
     """Return the references to Python files that a config asks to import."""
-    found = config.get(REMOTE_CODE)
-    values = found.values() if isinstance(found, Mapping) else [found]
+    references = config.get(REMOTE_CODE)
+    values = references.values() if isinstance(references, Mapping) else [references]
     return [str(v) for each in values for v in (each if isinstance(each, list) else [each]) if v]
 
 
 def refuse_remote_code(
     config: Mapping[str, Any], where: str, error: type[ChopError], *, trust_remote_code: bool
 ) -> None:
-    """Raise `error` if a config asks to import Python of its own and nobody trusts it."""
-    found = remote_code(config)
-    if found and not trust_remote_code:
+    """Raise `error` if a config imports its own Python, unless it is trusted."""
+    references = remote_code(config)
+    if references and not trust_remote_code:
         raise error(
-            f"{where}.{REMOTE_CODE}: it asks to run its own Python ({shown(found[0])}), which is "
-            "not run. If you trust its author: --trust-remote-code, or trust_remote_code=True."
+            f"{where}.{REMOTE_CODE}: it asks to run its own Python ({shown(references[0])}), which "
+            "is not run. If you trust its author: --trust-remote-code, or trust_remote_code=True."
         )

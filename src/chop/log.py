@@ -1,4 +1,4 @@
-"""Loggers: silent below WARNING until the user asks for more."""
+"""Loggers of the package, with level WARNING by default."""
 
 from __future__ import annotations
 
@@ -10,17 +10,11 @@ from chop.printable import printable
 
 ROOT = "chop"
 _FORMAT = "%(levelname)-8s %(message)s"
-_LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "critical": logging.CRITICAL,
-}
+_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formatter that escapes control characters: messages may carry names from files."""
+    """Formatter that escapes control characters: messages may contain names from files."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
@@ -28,7 +22,7 @@ class PrintableFormatter(logging.Formatter):
 
 
 def get_logger(name: str = ROOT) -> logging.Logger:
-    """The logger `name`, with one handler to stderr, WARNING by default.
+    """Return the logger `name`, with one handler to stderr and level WARNING by default.
 
     >>> get_logger("mase_logger").setLevel("INFO")
     """
@@ -46,19 +40,19 @@ def get_logger(name: str = ROOT) -> logging.Logger:
 
 @functools.cache
 def warn_once(name: str, message: str) -> None:
-    """Warn through the logger `name`; the same message is said once in the life of the program."""
+    """Log a warning by the logger `name`, once per message and process."""
     get_logger(name).warning(message)
 
 
 class _StandardOutput(logging.Handler):
-    """Writes to whatever `sys.stdout` is when a record arrives."""
+    """Handler that writes to the current `sys.stdout`."""
 
     def emit(self, record: logging.LogRecord) -> None:
         sys.stdout.write(printable(self.format(record)) + "\n")
 
 
 def get_report_logger() -> logging.Logger:
-    """The logger of tables the user asked for by running a report: bare text on stdout at INFO.
+    """Return the logger of report tables: bare text on stdout, at level INFO.
 
     Silence it with `get_logger("chop.report").setLevel("WARNING")`.
     """
@@ -72,9 +66,8 @@ def get_report_logger() -> logging.Logger:
 
 
 def set_logging_verbosity(level: str | int = "info") -> None:
-    """Make every logger of this package say messages of `level` and above."""
-    number = _LEVELS.get(level.lower()) if isinstance(level, str) else level
-    if number is None:
+    """Make every logger of this package log messages of `level` and above."""
+    if not isinstance(level, int) and str(level).lower() not in _LEVELS:
         allowed = ", ".join(_LEVELS)
         raise ValueError(f"set_logging_verbosity: unknown level '{level}'. Allowed: {allowed}.")
-    get_logger(ROOT).setLevel(number)
+    get_logger(ROOT).setLevel(level.upper() if isinstance(level, str) else level)

@@ -1,8 +1,8 @@
-"""Compile a C++ source once, keep the library in the user's cache, load it with ctypes.
+"""Compilation of C++ sources, with the libraries in the user's cache, for ctypes.
 
-Plain C functions (`extern "C"`) in a header-free file build in under a second, and a call through
-ctypes costs microseconds, so speed needs neither a build step at install nor a torch extension.
-Without a compiler, or with MASE_NATIVE=0, `load` answers None and the caller uses its PyTorch path.
+Plain C functions (`extern "C"`) in a header-free file compile in under a second. A call through
+ctypes costs microseconds. Neither a build step at install nor a torch extension is needed.
+Without a compiler, or with MASE_NATIVE=0, `load` returns None and the caller uses its PyTorch path.
 """
 
 from __future__ import annotations
@@ -26,25 +26,19 @@ from chop.log import get_logger
 _log = get_logger(__name__)
 
 # Exact arithmetic: no contraction into fused multiply-add and no fast-math. The two -fno flags only
-# drop errno and exception flags, which lets rint and friends vectorise without changing a value.
+# drop errno and exception flags, so that rint and others vectorise without changing a value.
 BASE_FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-fPIC",
-    "-shared",
-    "-fvisibility=hidden",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
+    *("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden"),
+    *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
 )
 TUNING = (("-march=native", "-mtune=native"), ("-march=native",), ())
-"""Flag sets to try in turn: some compilers do not know the first ones."""
+"""Flag sets to try in turn: some compilers do not support the first ones."""
 COMPILERS = ("c++", "g++", "clang++")
 
 
 @functools.cache
 def load(source: Path, *flags: tuple[str, ...]) -> ctypes.CDLL | None:
-    """The library built from `source`, or None where it cannot be built (said once in the log).
+    """Return the library built from `source`, or None and log a warning if that fails.
 
     Several sets of `flags` are tried in turn, as in `load(source, openmp_flags(), ())`.
     """
@@ -60,35 +54,38 @@ def load(source: Path, *flags: tuple[str, ...]) -> ctypes.CDLL | None:
         try:
             return ctypes.CDLL(str(_built(source, command)))
         except (OSError, subprocess.SubprocessError) as error:
-            problem = _explain(error)
+            problem = str(getattr(error, "stderr", None) or error).strip()[-500:]
     _log.warning("%s: cannot be built; using the PyTorch path. %s", source.name, problem)
     return None
 
 
 def find_compiler() -> str | None:
-    """Path of the C++ compiler: $CXX if set, else the first of `COMPILERS` on the path."""
-    asked = os.environ.get("CXX")
-    names: Sequence[str] = (asked,) if asked else COMPILERS
+    """Return the path of the C++ compiler: $CXX, or else the first of `COMPILERS` on PATH."""
+    own = os.environ.get("CXX")
+    names: Sequence[str] = (own,) if own else COMPILERS
     return next((path for path in map(shutil.which, names) if path), None)
 
 
 def openmp_flags() -> tuple[str, ...]:
-    """Flags that build with OpenMP on the runtime this process has already loaded, if any.
+    """Return the flags for OpenMP on the runtime that this process has loaded, if any.
 
     PyTorch ships its own OpenMP runtime, sometimes under a private name. A second runtime would
-    bring a second pool of threads whose idle members spin against the first.
+    have a second pool of threads, whose idle threads spin against the first.
     """
-    loaded = _loaded_libraries(r"lib(gomp|iomp5|omp)[-.]")
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    paths = {line.split(maxsplit=5)[5] for line in lines if "/" in line}
+    loaded = sorted(p for p in paths if re.match(r"lib(gomp|iomp5|omp)[-.]", Path(p).name))
     return (*loaded[:1], "-Wl,--as-needed", "-fopenmp")
 
 
 def tune_allocator() -> bool:
-    """Keep freed memory in the process; True where the C library can.
+    """Keep freed memory in the process; return True if the C library can.
 
-    By default glibc gives large blocks back at once, so each large tensor pays for fresh pages
-    again. For programs that own their process: memory use does not shrink after its peak.
+    By default glibc returns large blocks at once, so that each large tensor needs new pages. Use
+    it in programs that own their process: memory use does not shrink after its peak.
     """
-    mmap_max, trim_threshold = -4, -1  # names of glibc's settings
+    mmap_max, trim_threshold = -4, -1  # M_MMAP_MAX and M_TRIM_THRESHOLD in malloc.h
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library
@@ -96,19 +93,11 @@ def tune_allocator() -> bool:
     return bool(mallopt(mmap_max, 0) and mallopt(trim_threshold, -1))
 
 
-def _loaded_libraries(pattern: str) -> list[str]:
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return []
-    paths = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "/" in line}
-    return sorted(p for p in paths if re.match(pattern, Path(p).name))
-
-
 def _built(source: Path, command: list[str]) -> Path:
     folder = _writable_folder()
     target = folder / f"{source.stem}-{_fingerprint(source, command)}.so"
     if not target.exists():
-        # A private name, then an atomic rename: two processes may build the same file at once.
+        # a private name, then an atomic rename: two processes may build the same file
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             fresh = Path(scratch) / target.name
             subprocess.run([*command, "-o", str(fresh)], check=True, capture_output=True, text=True)
@@ -128,7 +117,7 @@ def _writable_folder() -> Path:
 
 
 def _text(source: Path) -> str:
-    """The source, and the files of ours that it includes."""
+    """Return the source and the local files that it includes."""
     text = source.read_text()
     included = re.findall(r'^#include "(.+)"', text, re.MULTILINE)
     return "\0".join([text, *(_text(source.parent / name) for name in included)])
@@ -147,13 +136,8 @@ def _compiler_version(compiler: str) -> str:
 
 @functools.cache
 def _processor() -> str:
-    """What -march=native depends on: a home folder may be shared by unlike machines."""
+    """Return the traits that -march=native depends on: machines may share a home folder."""
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else platform.processor()
     traits = re.findall(r"^(?:flags|Features|model name|CPU part)\s*:.*$", text, re.MULTILINE)
     return "\n".join([platform.machine(), *sorted(set(traits))])
-
-
-def _explain(error: Exception) -> str:
-    said = getattr(error, "stderr", None) or str(error)
-    return str(said).strip()[-500:]

@@ -1,22 +1,22 @@
-"""HTML for notebooks: tables, pictures and whole pages, self-contained and of bounded size.
+"""HTML for notebooks: tables, plots and pages, self-contained and of bounded size.
 
-Classes that a notebook shows ask `view_of` for their HTML. The functions that draw them are
-registered by modules in higher layers under `@view`; `chop/__init__.py` lists those modules.
+Classes that a notebook shows call `view_of` for their HTML. Modules in higher layers register the
+functions that create it under `@view`; `chop/__init__.py` lists those modules.
 
-Text is escaped, colours are those of the notebook, and nothing is fetched. Where rows are left out
-the table says how many.
+Text is escaped, colours are those of the notebook, and nothing is fetched. A note below a table
+counts the rows that are not shown.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 MOST_ROWS = 200
-"""Rows of a table that are shown."""
+"""Most rows of a table that are shown."""
 LONGEST = 120
-"""Characters of a cell that are shown."""
+"""Most characters of a cell that are shown."""
 STYLE = (
     "<style>.mase-nb{font:13px/1.45 system-ui,sans-serif;color:inherit}"
     ".mase-nb table{border-collapse:collapse;margin:6px 0}"
@@ -28,11 +28,10 @@ STYLE = (
     "border-radius:8px}.mase-nb svg{color:inherit;max-width:100%}</style>"
 )
 
-
 View = Callable[[Any], str]
 V = TypeVar("V", bound=View)
 VIEWS: dict[type, View] = {}
-"""Functions that return the HTML of an object, by its class."""
+"""Class -> function that returns the HTML of an object."""
 _LOADERS: list[Callable[[], object]] = []
 
 
@@ -63,51 +62,48 @@ def view_of(thing: Any) -> str | None:
 
 
 def shown(*parts: str) -> str:
-    """Parts of HTML as what a notebook shows."""
+    """Join parts of HTML into the HTML of a cell."""
     return f'<div class="mase-nb">{STYLE}{"".join(parts)}</div>'
 
 
 def text(value: Any) -> str:
-    """A value as HTML: escaped, and cut where it is long."""
-    if isinstance(value, float):
-        value = f"{value:.6g}"
-    told = str(value)
-    return html.escape(told if len(told) <= LONGEST else f"{told[: LONGEST - 1]}…")
+    """Return a value as escaped text, shortened if it is long."""
+    words = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return html.escape(words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…")
 
 
 def heading(title: Any, *facts: Any) -> str:
-    """A line with a title and what else there is to say."""
-    told = " · ".join(text(fact) for fact in facts if fact not in (None, ""))
-    return f'<p><strong>{text(title)}</strong> <span class="note">{told}</span></p>'
+    """Return a line with a title and facts."""
+    words = " · ".join(text(fact) for fact in facts if fact not in (None, ""))
+    return f'<p><strong>{text(title)}</strong> <span class="note">{words}</span></p>'
 
 
 def note(words: Any) -> str:
-    """A line aside."""
+    """Return a line of small text."""
     return f'<p class="note">{text(words)}</p>'
 
 
 def table(rows: Sequence[Mapping[str, Any]], most: int = MOST_ROWS) -> str:
-    """Records as a table: a column for each key, at most `most` rows."""
+    """Return records as a table with a column for each key and at most `most` rows."""
     columns = list(dict.fromkeys(key for row in rows[:most] for key in row))
     head = "".join(f"<th>{text(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{_cells(row, columns)}</tr>" for row in rows[:most])
-    left = len(rows) - most
-    more = note(f"{left} more rows are not shown.") if left > 0 else ""
-    made = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="scroll">{made}</div>{more}'
+    body = "".join(
+        f"<tr>{''.join(_cell(row.get(column, '')) for column in columns)}</tr>"
+        for row in rows[:most]
+    )
+    more = note(f"{len(rows) - most} more rows are not shown.") if len(rows) > most else ""
+    whole = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll">{whole}</div>{more}'
 
 
-def _cells(row: Mapping[str, Any], columns: Iterable[str]) -> str:
-    made = []
-    for column in columns:
-        value = row.get(column, "")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        made.append(f'<td class="n">{text(value)}</td>' if is_number else f"<td>{text(value)}</td>")
-    return "".join(made)
+def _cell(value: Any) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    kind = ' class="n"' if is_number else ""
+    return f"<td{kind}>{text(value)}</td>"
 
 
 def frame(page: str, height: int, label: str) -> str:
-    """A whole page within the notebook: its scripts see nothing outside of it."""
+    """Return a page in a sandbox, whose scripts see nothing of the notebook."""
     return (
         f'<iframe sandbox="allow-scripts" height="{height}" title="{text(label)}" '
         f'srcdoc="{html.escape(page, quote=True)}"></iframe>'
@@ -115,14 +111,14 @@ def frame(page: str, height: int, label: str) -> str:
 
 
 def details(summary: str, body: str) -> str:
-    """What is folded until it is asked for."""
+    """Return a folded section."""
     return f"<details><summary>{text(summary)}</summary>{body}</details>"
 
 
 def scatter(
     points: Sequence[tuple[float, float, str, bool]], x: str, y: str, *, joined: bool = True
 ) -> str:
-    """Points (x, y, words, whether it is marked) as a picture; marked ones are joined by a line."""
+    """Plot points (x, y, words, is_marked); with `joined`, a line connects the marked ones."""
     if not points:
         return ""
     width, height, left, low = 460, 260, 64, 40
@@ -151,10 +147,9 @@ def _span(values: list[float]) -> tuple[float, float]:
 
 
 def _dot(across: float, down: float, point: tuple[float, float, str, bool]) -> str:
-    shade = "" if point[3] else ' opacity="0.35"'
-    size = 4 if point[3] else 3
-    told = f"<title>{text(point[2])}</title>"
-    return f'<circle cx="{across:.1f}" cy="{down:.1f}" r="{size}"{shade}>{told}</circle>'
+    look = 'r="4"' if point[3] else 'r="3" opacity="0.35"'
+    title = f"<title>{text(point[2])}</title>"
+    return f'<circle cx="{across:.1f}" cy="{down:.1f}" {look}>{title}</circle>'
 
 
 def _axes(

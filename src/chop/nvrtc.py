@@ -1,7 +1,7 @@
-"""Compile CUDA C++ at run time and launch it, through ctypes.
+"""Compilation of CUDA C++ at run time, and launches of its kernels, through ctypes.
 
-torch's CUDA packages bring NVIDIA's run-time compiler, and the driver is there where a GPU is: no
-toolkit is needed. Header-free sources compile in about a second and are kept for the process.
+torch's CUDA packages contain NVIDIA's run-time compiler, and a machine with a GPU has the driver,
+so that no toolkit is needed. Header-free sources compile in about a second.
 """
 
 from __future__ import annotations
@@ -20,23 +20,21 @@ import torch
 from chop.errors import ChopError
 
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
-"""The driver's name of the attribute that lets a kernel start while the one before it ends."""
+"""Driver's number of the attribute that a kernel may start before the previous one ends."""
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
-"""The driver's name of the attribute that allows a kernel so much shared memory."""
+"""Driver's number of the attribute for the shared memory of a kernel."""
 MOST_CONFIGS = 256
-"""Launches of a kernel that are remembered."""
+"""Launch configurations of a kernel that are cached."""
 INVALID_CONTEXT = 201
-"""The driver's answer where no context is current."""
+"""Driver's error number if no context is current."""
 UINT8, BFLOAT16 = 0, 9
-"""The driver's names of element types in a tensor map."""
+"""Driver's numbers of element types in a tensor map."""
 SWIZZLES = {16: 0, 32: 1, 64: 2, 128: 3}
-"""Ways in which the copy engine permutes the 16-byte units of rows of so many bytes."""
+"""Bytes of a row -> driver's number of the permutation of its 16-byte units."""
 PROMOTE_256 = 3
-"""What is fetched is fetched 256 bytes at a time."""
-
-
+"""Driver's number of the setting that fetches 256 bytes at a time."""
 OPTIONS = ("--fmad=false",)
-"""No contraction into fused multiply-add: rounding twice is what the definitions do."""
+"""No contraction into fused multiply-add, because the definitions round twice."""
 
 
 class _Attribute(ctypes.Structure):
@@ -63,11 +61,11 @@ _EARLY = ctypes.pointer(_Attribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1))
 
 
 class CudaError(ChopError):
-    """The run-time compiler or the driver refused."""
+    """Error of the run-time compiler or the driver."""
 
 
 class TensorMap(ctypes.Structure):
-    """What the copy engine must know of a matrix; an argument of a kernel, by value."""
+    """Description of a matrix for the copy engine; an argument of a kernel, by value."""
 
     _fields_ = (("opaque", ctypes.c_uint64 * 16),)
 
@@ -76,12 +74,13 @@ class TensorMap(ctypes.Structure):
 def tensor_map(
     pointer: int, kind: int, shape: tuple[int, int], row_bytes: int, box: tuple[int, int]
 ) -> TensorMap:
-    """A matrix of rows and columns in memory, of which boxes of rows and columns are copied.
+    """Describe a matrix (rows, columns) in memory, of which boxes (rows, columns) are copied.
 
-    The rows of a box are 16, 32, 64 or 128 bytes long, and are permuted accordingly. What is made
-    depends on the arguments alone, and memory is used again and again: so it is kept.
+    The rows of a box are 16, 32, 64 or 128 bytes long, and are permuted accordingly. Results are
+    cached, because torch reuses memory.
     """
-    aligned: TensorMap = _aligned(TensorMap, 64)
+    buffer = (ctypes.c_char * (ctypes.sizeof(TensorMap) + 64))()
+    aligned = TensorMap.from_buffer(buffer, -ctypes.addressof(buffer) % 64)  # 64-byte alignment
     (rows, columns), (box_rows, box_columns) = shape, box
     box_bytes = row_bytes // columns * box_columns
     status = _driver().cuTensorMapEncodeTiled(
@@ -102,16 +101,10 @@ def tensor_map(
     return aligned
 
 
-def _aligned(kind: Any, alignment: int) -> Any:
-    """A structure at an address that is a multiple of `alignment`."""
-    buffer = (ctypes.c_char * (ctypes.sizeof(kind) + alignment))()
-    return kind.from_buffer(buffer, -ctypes.addressof(buffer) % alignment)
-
-
 class Function:
-    """A kernel on the current device; `launch` queues it on a stream.
+    """Kernel on the current device; `launch` queues it on a stream.
 
-    One that `starts_early` may start while the kernel before it ends, and waits for that itself.
+    With `starts_early` it may start before the previous kernel ends, and waits for that itself.
     """
 
     def __init__(
@@ -122,8 +115,8 @@ class Function:
         self._module, self._handle, self._shared_bytes = c_void_p(), c_void_p(), shared_bytes
         loaded = _in_context(lambda: driver.cuModuleLoadData(byref(self._module), image))
         _check(loaded, f"load {name}")
-        found = driver.cuModuleGetFunction(byref(self._handle), self._module, name.encode())
-        _check(found, f"find {name}")
+        status = driver.cuModuleGetFunction(byref(self._handle), self._module, name.encode())
+        _check(status, f"find {name}")
         allowed = driver.cuFuncSetAttribute(
             self._handle, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes
         )
@@ -136,16 +129,16 @@ class Function:
         Launch(self, grid, threads, arguments)(stream)
 
     def queue(self, config: Any, pointers: ctypes.Array[c_void_p]) -> None:
-        """Queue the kernel, given what the driver reads of a launch and of its arguments."""
-        given = (config, self._handle, pointers, None)
+        """Queue the kernel with the driver's structures for the launch and the arguments."""
+        arguments = (config, self._handle, pointers, None)
         launch = _driver().cuLaunchKernelEx
-        status = launch(*given)
+        status = launch(*arguments)
         if status == INVALID_CONTEXT:
-            status = _in_context(lambda: launch(*given))
+            status = _in_context(lambda: launch(*arguments))
         _check(status, "launch a kernel")
 
     def config(self, grid: tuple[int, int, int], threads: int, stream: int) -> Any:
-        """What the driver reads of a launch; kept, because making it takes longer than using it."""
+        """Return the driver's structure of a launch; it is cached, because creating it is slow."""
         key = (grid, threads, stream)
         if key not in self._configs:
             if len(self._configs) == MOST_CONFIGS:
@@ -156,7 +149,7 @@ class Function:
 
 
 class Launch:
-    """A launch that can be repeated; `give` replaces an argument. For one thread at a time."""
+    """Repeatable launch; `give` replaces an argument. For one thread at a time."""
 
     def __init__(
         self, kernel: Function, grid: tuple[int, int, int], threads: int, arguments: Sequence[Any]
@@ -166,7 +159,7 @@ class Launch:
         self._stream, self._config = -1, None
 
     def give(self, place: int, argument: Any) -> None:
-        """Argument number `place`; it is kept, because the driver reads it at each launch."""
+        """Replace the argument number `place`; the driver reads it at each launch."""
         self._arguments[place] = argument
         self._pointers[place] = ctypes.addressof(argument)
 
@@ -178,25 +171,25 @@ class Launch:
 
 
 def architecture(device: torch.device) -> str:
-    """The compiler's name of a GPU, such as "sm_90"."""
+    """Return the compiler's name of a GPU, such as "sm_90"."""
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}"
 
 
 def made_current(device: torch.device) -> AbstractContextManager[object]:
-    """The device to launch on as torch's context; none where it is the current one already."""
+    """Return a context that makes `device` current, if it is not."""
     if device.index == torch.cuda.current_device():
         return nullcontext()
     return torch.cuda.device(device)
 
 
 def raw_stream(device: torch.device) -> int:
-    """The handle of the current stream, without the object that torch puts around it."""
+    """Return the handle of the current stream, without torch's object."""
     return int(torch._C._cuda_getCurrentRawStream(device.index))
 
 
 def is_available() -> bool:
-    """Whether compiler and driver can be loaded here."""
+    """Return True if compiler and driver can be loaded."""
     try:
         return bool(_compiler() and _driver())
     except CudaError:
@@ -204,7 +197,7 @@ def is_available() -> bool:
 
 
 def compile_cuda(source: str, defines: Mapping[str, int | str], architecture: str) -> bytes:
-    """The machine code of `source` for `architecture`, such as "sm_90a"."""
+    """Compile `source` to machine code for `architecture`, such as "sm_90a"."""
     library, program = _compiler(), c_void_p()
     created = library.nvrtcCreateProgram(
         byref(program), source.encode(), b"source.cu", 0, None, None
@@ -213,9 +206,10 @@ def compile_cuda(source: str, defines: Mapping[str, int | str], architecture: st
     try:
         options = [f"--gpu-architecture={architecture}", "--std=c++17", *OPTIONS]
         options += [f"-D{name}={value}" for name, value in defines.items()]
-        given = (c_char_p * len(options))(*(o.encode() for o in options))
-        if library.nvrtcCompileProgram(program, len(options), given):
-            raise CudaError(f"nvrtc: {' '.join(options)}:\n{_text(program, 'ProgramLog')}")
+        texts = (c_char_p * len(options))(*(o.encode() for o in options))
+        if library.nvrtcCompileProgram(program, len(options), texts):
+            log = _bytes(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+            raise CudaError(f"nvrtc: {' '.join(options)}:\n{log}")
         return _bytes(program, "CUBIN")
     finally:
         library.nvrtcDestroyProgram(byref(program))
@@ -229,12 +223,8 @@ def _bytes(program: c_void_p, what: str) -> bytes:
     return buffer.raw
 
 
-def _text(program: c_void_p, what: str) -> str:
-    return _bytes(program, what).rstrip(b"\0").decode(errors="replace")
-
-
 def _in_context(call: Callable[[], int]) -> int:
-    """The status of `call`, which the driver refuses in a thread that has not used its GPU yet."""
+    """Return the status of `call`; enter the GPU's context first if the thread has none."""
     status = call()
     if status != INVALID_CONTEXT:
         return status
@@ -267,9 +257,9 @@ def _compiler() -> ctypes.CDLL:
 
 
 def _packaged() -> list[Path]:
-    """The compilers among the installed packages, newest first."""
-    found = importlib.util.find_spec("nvidia")
-    roots = list(found.submodule_search_locations or ()) if found else []
+    """Return the compilers of installed packages, newest first."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = list(spec.submodule_search_locations or ()) if spec else []
     return sorted(
         (p for root in roots for p in Path(root).glob("*/lib/libnvrtc.so.*")), reverse=True
     )

@@ -1,4 +1,4 @@
-"""Regular expressions from configs and files, matched in bounded time.
+"""Regular expressions of configs and files, matched in bounded time.
 
 A pattern such as `(a+)+b` can take exponential time. The package `regex` stops a match at a time
 limit. The engine of tokenizers has no limit: their patterns are checked by their form.
@@ -17,7 +17,7 @@ from chop.errors import ChopError, ConfigError
 from chop.files import shown
 
 LONGEST = 2000
-"""Characters of a pattern."""
+"""Most characters of a pattern."""
 SECONDS = 0.2
 """Time limit of one match. Ordinary patterns take microseconds."""
 
@@ -49,7 +49,7 @@ def _is_found(find: Any, pattern: str, text: str) -> bool:
 def check_pattern(
     pattern: str, where: str, error: type[ChopError], claim: str = "no regular expression"
 ) -> None:
-    """Raise `error` if a pattern is no regular expression, or too long."""
+    """Raise `error` if a pattern is not a regular expression, or too long."""
     try:
         _compiled(pattern)
     except (regex.error, RecursionError, OverflowError, ValueError, MemoryError) as problem:
@@ -66,7 +66,7 @@ def _compiled(pattern: str) -> Any:
 def check_patterns(content: Any, where: str, error: type[ChopError]) -> None:
     """Raise `error` if a `{"Regex": …}` inside a tokenizer may take exponential time.
 
-    Its engine tries every way to match too. A group that repeats must not hold repeats or choices.
+    Its engine backtracks too. A group that repeats must not contain repeats or choices.
     """
     waiting = [content]
     while waiting:
@@ -96,7 +96,9 @@ def repeats_a_choice(pattern: str) -> bool:
     """
     open_groups, closed = [False], False
     for token in _TOKEN.findall(pattern):
-        is_repeat = token in ("*", "+") or (token.startswith("{") and _is_variable(token))
+        low, comma, high = token.strip("{}").partition(",")
+        is_variable = token.startswith("{") and comma and low != high
+        is_repeat = token in ("*", "+") or bool(is_variable)
         if is_repeat and closed:
             return True
         if token.startswith("("):
@@ -109,8 +111,3 @@ def repeats_a_choice(pattern: str) -> bool:
             open_groups[-1] = True
         closed = False
     return False
-
-
-def _is_variable(token: str) -> bool:
-    low, comma, high = token.strip("{}").partition(",")
-    return bool(comma) and low != high

@@ -1,4 +1,4 @@
-"""Name -> thing tables that refuse duplicates and answer a miss with the nearest name."""
+"""Registries: tables by name that reject duplicates and suggest the nearest name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Thing = TypeVar("Thing")
 
 
 def suggest(name: object, known: Iterable[str]) -> str:
-    """A sentence that names the nearest known name and lists the rest.
+    """Return a sentence with the nearest known name and a list of all.
 
     >>> suggest("intger", ["integer", "log"])
     "Did you mean 'integer'? Known: integer, log."
@@ -26,7 +26,7 @@ def suggest(name: object, known: Iterable[str]) -> str:
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """A read-mostly mapping with a kind ("format", "pass" …) that its errors speak of."""
+    """Mapping from names to objects of a kind ("format", "pass" …), which its errors name."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -34,23 +34,23 @@ class Registry(Mapping[str, T], Generic[T]):
         self._aliases: dict[str, str] = {}
 
     def register(self, name: str, thing: T, aliases: Iterable[str] = ()) -> T:
-        """Add `thing` under `name` (and `aliases`); a name already taken is an error.
+        """Add `thing` under `name` and `aliases`; raise if a name is registered already.
 
-        A cell of a notebook that is run again replaces what it registered before.
+        A notebook cell that runs again replaces its previous registration.
         """
         if _is_same_cell(self._things.get(name), thing):
             self.forget(name)
-        for taken in (name, *aliases):
-            if not isinstance(taken, str) or not taken:
-                raise RegistryError(f"A {self.kind} is registered by its name, got {taken!r}.")
-            if taken in self._things or taken in self._aliases:
-                raise RegistryError(f"{self.kind} '{taken}' is already registered.")
+        for each in (name, *aliases):
+            if not isinstance(each, str) or not each:
+                raise RegistryError(f"A {self.kind} is registered by its name, got {each!r}.")
+            if each in self._things or each in self._aliases:
+                raise RegistryError(f"{self.kind} '{each}' is already registered.")
         self._things[name] = thing
         self._aliases.update(dict.fromkeys(aliases, name))
         return thing
 
     def entry(self, name: str, *aliases: str) -> Callable[[Thing], Thing]:
-        """A decorator that registers what it decorates and leaves it as it is.
+        """Return a decorator that registers an object and returns it unchanged.
 
         >>> models = Registry("model")
         >>> @models.entry("double")
@@ -67,14 +67,14 @@ class Registry(Mapping[str, T], Generic[T]):
         return add
 
     def forget(self, name: str) -> None:
-        """Remove `name` and its aliases, for tests and notebooks that register things of theirs."""
+        """Remove `name` and its aliases, for tests and notebooks."""
         canonical = self.canonical(name)
         del self._things[canonical]
         self._aliases = {a: n for a, n in self._aliases.items() if n != canonical}
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
-        """What is registered inside is gone after it, for tests."""
+        """Remove registrations of the context afterwards, for tests."""
         before = dict(self._things), dict(self._aliases)
         try:
             yield
@@ -82,18 +82,18 @@ class Registry(Mapping[str, T], Generic[T]):
             self._things, self._aliases = before
 
     def ending(self, suffix: str) -> tuple[str, ...]:
-        """The names that end in `suffix`, in the order they were registered."""
+        """Return the names that end in `suffix`, in order of registration."""
         return tuple(name for name in self._things if name.endswith(suffix))
 
     def canonical(self, name: str) -> str:
-        """The registered name that `name` (itself or an alias) stands for."""
-        found = self._aliases.get(name, name)
-        if found not in self._things:
+        """Return the registered name for `name`, which may be an alias."""
+        canonical = self._aliases.get(name, name)
+        if canonical not in self._things:
             raise RegistryError(f"Unknown {self.kind} '{name}'. {suggest(name, self._things)}")
-        return found
+        return canonical
 
     def check(self, names: Iterable[str], table: str) -> None:
-        """Raise where `table`, which speaks of things registered here, has a name that is none."""
+        """Raise if one of the `names` in `table` is not registered."""
         for name in names:
             if name not in self:
                 hint = suggest(name, self._things)
@@ -103,7 +103,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return self._things[self.canonical(name)]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """What is registered as `name`, or `default`: a miss looks for no nearest name."""
+        """Return the object `name`, or `default` without a suggestion."""
         return self._things.get(self._aliases.get(name, name), default)
 
     def __contains__(self, name: object) -> bool:
@@ -117,6 +117,6 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 def _is_same_cell(old: Any, new: Any) -> bool:
-    """Whether both are one definition of a notebook or of an interactive session."""
+    """Return True if both are the same definition in a notebook or interactive session."""
     names = [(getattr(t, "__module__", None), getattr(t, "__qualname__", None)) for t in (old, new)]
     return names[0] == names[1] and names[0][0] == "__main__"

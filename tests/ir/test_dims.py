@@ -8,7 +8,7 @@ from torch import fx
 from chop.distributed.apply import LOCAL_KERNELS
 from chop.distributed.program import program_of, references
 from chop.errors import RegistryError
-from chop.ir.arguments import tensors_in
+from chop.ir.node_arguments import tensors_in
 from chop.ir.ops import OPS, Op, node_module
 
 

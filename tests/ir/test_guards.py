@@ -344,7 +344,7 @@ def test_a_graph_is_captured_again_where_that_is_asked_for():
         assert torch.equal(graph.model(x), model(x))
         counts.append(len(graph.nodes))
     assert counts[0] == counts[3] != counts[1] == counts[4]
-    assert len(graph.model.recapture.known) == 3
+    assert len(graph.model.recapture.graphs) == 3
 
 
 @pytest.mark.parametrize("life", ["annotated", "quantised", "copied", "reloaded"])

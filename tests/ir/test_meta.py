@@ -111,3 +111,14 @@ def test_a_record_that_was_pickled_with_its_type_is_read():
     assert (value.format, value["type"], value["precision"]) == (Integer(8, 3), "fixed", [8, 3])
     made = dataclasses.replace(value, is_applied=False)
     assert (made.format, made.is_applied) == (Integer(8, 3), False)
+
+
+def test_a_pickle_of_an_earlier_version_keeps_what_was_set_by_hand():
+    value = ValueMeta(shape=[2], torch_dtype=torch.float32)
+    value.type = "posit"
+    state = dict(vars(value))
+    earlier = {"_said" if key == "_by_hand" else key: each for key, each in state.items()}
+    assert "_said" in earlier
+    other = ValueMeta()
+    other.__setstate__(earlier)
+    assert (other.type, other.precision) == (value.type, value.precision) == ("posit", [32])

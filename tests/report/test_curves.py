@@ -6,7 +6,7 @@ import pytest
 
 from chop.errors import DataError, MissingDependencyError
 from chop.report import Axes, curves, draw_curves, draw_sweep, make_curve, sweep_curves
-from chop.report.search import draw_best_so_far
+from chop.report.search_figures import draw_best_so_far
 
 pytest.importorskip("matplotlib", reason="needs the extra 'train': pip install 'masegraph[train]'")
 

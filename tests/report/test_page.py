@@ -10,7 +10,7 @@ from report_data import SENSITIVITY, STUDY, SWEEP, annotated, compressed, many_n
 from chop.report import Report, report_records, write_report
 from chop.report.html import report_page
 from chop.report.node_positions import place_nodes
-from chop.report.rtl_links import with_links
+from chop.report.page_parts import with_links
 
 HOSTILE = "</script><script>window.broken = true</script><img src=x onerror='window.broken = true'>"
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from chop.ir.fingerprint import LENGTH as LENGTH
-from chop.ir.fingerprint import graph_fingerprint as graph_fingerprint
+from chop.ir.graph_fingerprint import LENGTH as LENGTH
+from chop.ir.graph_fingerprint import graph_fingerprint as graph_fingerprint
 
 ROWS_AT_A_TIME = 8192
 

@@ -16,10 +16,10 @@ from torch import Tensor, fx
 
 from chop.errors import HardwareError
 from chop.hw.lower import LOWERINGS
-from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import tensors_in
 from chop.ir.ops import Op, Operand, find_op, node_module, parameter_role
-from chop.ir.ops.integer import undefined
+from chop.ir.ops.integer_kernels import undefined
 
 DATA_IN, WEIGHT, BIAS, DATA_OUT = "data_in", "weight", "bias", "data_out"
 OUTPUT_WIDTH = 16

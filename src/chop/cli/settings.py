@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from chop.cli.limits import check_limits
 from chop.cli.names import check_names
-from chop.cli.old_files import check_search, old_table, refuse_file
 from chop.cli.places import load_plugins
+from chop.compat.old_files import check_search, old_table, refuse_file
 from chop.config import dump_toml, load_toml, parse, parse_toml
 from chop.errors import ConfigError
 

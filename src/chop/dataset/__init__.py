@@ -1,5 +1,6 @@
 """Data: tokenised text from the hub or a folder, and small tasks that need no network."""
 
+from chop.compat.old_names import lazy_names
 from chop.dataset.arrays import ArrayDataset
 from chop.dataset.digits import digits
 from chop.dataset.markov import markov
@@ -8,7 +9,6 @@ from chop.dataset.running_text import is_language_data, load_running_text
 from chop.dataset.sequences import sequences
 from chop.dataset.token_arrays import TokenArrays, load_token_arrays
 from chop.dataset.tokenized import get_tokenized_dataset
-from chop.old_names import lazy_names
 
 __all__ = [
     "DATASETS",

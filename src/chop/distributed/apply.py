@@ -48,8 +48,8 @@ from chop.distributed.layouts import (
 from chop.distributed.plan import Plan
 from chop.distributed.program import PARAMETER, parameter_value, references
 from chop.errors import ConfigError, GraphError
-from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import UNKNOWN, Op, find_op, node_module
 from chop.ir.outputs import template_of
 

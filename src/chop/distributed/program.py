@@ -17,10 +17,10 @@ from torch import fx, nn
 from chop.distributed.layouts import REPLICATE, Layout, Shape, local_shape
 from chop.distributed.strategies import WHOLE, Strategy, strategies
 from chop.errors import GraphError
-from chop.ir.arguments import named_arguments
 from chop.ir.dims import FACTS, LAYER_SETTINGS, ShapedCall, permutation
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
+from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import UNKNOWN, Op, Shapes, find_op, node_module
 from chop.ir.trace.effects import is_mutating, written_nodes
 

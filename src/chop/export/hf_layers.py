@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from chop.errors import CheckpointError, ConfigError, ExportError
 from chop.files import shown
 from chop.ir.ops import OPS
-from chop.ir.store.packed import check_parts
+from chop.ir.store.packed_tensors import check_parts
 from chop.kernels.formats import PACKED_FORMATS, groups_of
 from chop.kernels.layers import QEmbeddingPacked, QLinearPacked
 from chop.kernels.ops import PackedTensor

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from chop.errors import ExportError
 from chop.ir.graph import MaseGraph
-from chop.ir.store.packed import HasFormats
+from chop.ir.store.packed_tensors import HasFormats
 from chop.kernels.formats import PACKED_FORMATS
 from chop.kernels.layers import PACKED_LAYERS, QLinearInt8, QLinearPacked, unpacked_weight
 from chop.nn.modules.coded import CodedLinear

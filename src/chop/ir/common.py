@@ -1,4 +1,4 @@
-"""The seven types of the IR and the ops of each, listed from the op table."""
+"""Names of the ops of each of the seven MASE types, from the op table."""
 
 from __future__ import annotations
 

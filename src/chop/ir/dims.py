@@ -1,19 +1,19 @@
-"""How each op carries the dimensions of its operands to its result: one rule for all who ask.
+"""Dimension rules: how each op maps the dimensions of its operands to those of its result.
 
-The column `dims` of the op table names a rule, `DIMENSION_RULES` has them. A rule looks at the
-shapes of a call and gives a `Carried` for every dimension that passes through it index by index.
-Structured pruning reads from it which indices are removed together, sharding what may be split
-over devices. A dimension of which nothing is said is needed whole by both, which is always right.
+The column `dims` of the op table names a rule of `DIMENSION_RULES`. A rule reads the shapes of a
+call and yields a `Carried` for every dimension that passes through it index by index. Structured
+pruning derives which indices are removed together, and sharding what may be split over devices.
+Both need every other dimension whole, which is always right.
 
-To add a rule, write a generator under `@rule("name")`. What pruning does beyond it (an op whose
-indices are cut or put together) is in `chop.passes.prune.channel_rules`.
+To add a rule, write a generator under `@rule("name")`. Further rules of pruning (ops that cut or
+join indices) are in `chop.passes.prune.channel_rules`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,23 +25,18 @@ from chop.registry import Registry, suggest
 Shape = tuple[int, ...]
 
 LAYER_SETTINGS = (
-    "dim",
-    "groups",
-    "num_groups",
-    "normalized_shape",
-    "max_norm",
-    "sparse",
-    "scale_grad_by_freq",
-    "batch_first",
+    *("dim", "groups", "num_groups", "normalized_shape"),
+    *("max_norm", "sparse", "scale_grad_by_freq", "batch_first"),
 )
-"""Attributes of a layer that a rule may ask for as if they were arguments of the call."""
+"""Attributes of a layer that a rule reads like arguments of the call."""
 FACTS = "facts"
-"""The rule of ops that read sizes and types: they carry nothing, and need nothing whole."""
+"""Rule of ops that read sizes and types: they carry no dimension and need none whole."""
+_DIM_NAMES = ("dim", "dims", "axis")
 
 
 @dataclass(frozen=True)
 class ShapedCall:
-    """One call as the rules see it: the shapes of its tensors, and its other arguments.
+    """Call of an op: the shapes of its tensors, and its other arguments.
 
     Operands are `data_in_0` … and the parameters by their names.
     """
@@ -51,40 +46,36 @@ class ShapedCall:
     results: tuple[Shape, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
     permutation: tuple[int, ...] | None = None
-    """For a node that reorders dimensions: where each of the result comes from."""
+    """Dimension of the operand for each of the result, for a node that reorders dimensions."""
 
     @property
     def result(self) -> Shape:
-        """The shape of the first result."""
+        """Shape of the first result."""
         return self.results[0]
 
     @property
     def first(self) -> Shape:
-        """The shape of the first operand."""
+        """Shape of the first operand."""
         return self.operands["data_in_0"]
 
     def dims(self, *, default: int | None = None) -> set[int] | None:
-        """The dimensions of the first operand that the arguments pick; None where unclear."""
-        given = next((g for n in _DIM_NAMES if (g := self.config.get(n)) is not None), default)
-        listed: list[Any] = list(given) if isinstance(given, tuple | list) else [given]
+        """Return the dimensions of the first operand that the arguments name, or None."""
+        dims = next((d for n in _DIM_NAMES if (d := self.config.get(n)) is not None), default)
+        listed: list[Any] = list(dims) if isinstance(dims, tuple | list) else [dims]
         if not listed or not all(type(d) is int for d in listed):
             return None
         return {d % len(self.first) for d in listed}
 
 
-_DIM_NAMES = ("dim", "dims", "axis")
-
-
 @dataclass(frozen=True)
 class Carried:
-    """A dimension on its way through a call, index by index.
+    """Dimension that passes through a call index by index.
 
-    `operands`: the operands that have it, and as which of their dimensions; None for one that is
-    broadcast along it. `result`: which of the result's it becomes; None where the result is the
-    sum over it, to which the operands `added_once` are added without being multiplied.
-    `attributes`: of a layer, what repeats its size. `by_parts`: the op itself, on a part of the
-    indices, gives that part of the result (or of the sum). `is_removable`: indices can be left
-    out; not where they are values elsewhere. `is_made`: the weight of a layer makes it.
+    `operands`: operand -> its dimension; None if it is broadcast along it. `result`: dimension of
+    the result; None if the result is the sum over it, to which the operands `added_once` are
+    added. `attributes`: attributes of a layer with its size. `by_parts`: the op on a part of the
+    indices computes that part of the result (or of the sum). `is_removable`: indices can be
+    removed, because they are not values elsewhere. `is_made`: the weight of a layer creates it.
     """
 
     name: str
@@ -107,34 +98,32 @@ def rule(name: str) -> Callable[[Rule], Rule]:
 
 
 def check_rule(name: str | None, where: str) -> None:
-    """Raise where the column `dims` names no rule."""
+    """Raise if the column `dims` names no rule."""
     if name is not None and name not in DIMENSION_RULES:
-        known = suggest(name, DIMENSION_RULES)
-        raise RegistryError(f"{where}: unknown dimension rule '{name}'. {known}")
+        nearest = suggest(name, DIMENSION_RULES)
+        raise RegistryError(f"{where}: unknown dimension rule '{name}'. {nearest}")
 
 
 def carried(call: ShapedCall) -> list[Carried]:
-    """What the rule of `call` says; nothing for a call without a rule or without tensors."""
+    """Return the dimensions that `call` carries; none without a rule or without tensors."""
     if call.rule is None or not call.results or not call.operands:
         return []
     return list(DIMENSION_RULES[call.rule](call))
 
 
-def _known(call: ShapedCall, name: str, result: int | None, **operands: int) -> Carried:
-    """A dimension without the operands that this call does not have; a bias is added once."""
-    has = {n: d for n, d in operands.items() if n in call.operands}
-    added = ("bias",) if result is None and "bias" in call.operands else ()
-    return Carried(name, has, result, added_once=added)
+def _present(call: ShapedCall, **operands: int) -> dict[str, int]:
+    """Return those of `operands` that this call has."""
+    return {name: dim for name, dim in operands.items() if name in call.operands}
 
 
 def _rows(dims: Iterable[int], **more: Any) -> Iterator[Carried]:
-    """Dimensions of the first operand that stay where they are, with all others whole."""
+    """Yield dimensions of the first operand that keep their place, with all others whole."""
     for dim in dims:
         yield Carried(f"split {dim}", {"data_in_0": dim}, dim, **more)
 
 
 def _aligned(call: ShapedCall, dims: Iterable[int]) -> Iterator[Carried]:
-    """Dimensions of the result that every operand has at the same place, or is broadcast along."""
+    """Yield dimensions of the result that every operand has too, or is broadcast along."""
     for dim in dims:
         own = {n: dim - len(call.result) + len(s) for n, s in call.operands.items()}
         operands = {
@@ -145,7 +134,7 @@ def _aligned(call: ShapedCall, dims: Iterable[int]) -> Iterator[Carried]:
 
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
-    """The shape `shapes` broadcast to; None where they do not."""
+    """Return the shape that `shapes` broadcast to, or None."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
     sizes = [{n for n in column if n != 1} or {1} for column in zip(*padded, strict=True)]
@@ -154,25 +143,21 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
 
 @rule("elementwise")
 def _elementwise(call: ShapedCall) -> Iterator[Carried]:
-    """Result elements come from operand elements at the same (broadcast) place."""
+    """Carry all dimensions: elements depend on operands' elements at the same place."""
     if len(call.results) == 1 and _broadcast(list(call.operands.values())) == call.result:
         yield from _aligned(call, range(len(call.result)))
 
 
 @rule("per_sample")
 def _per_sample(call: ShapedCall) -> Iterator[Carried]:
-    """As elementwise, but what is done to an element hangs on its sample or channel."""
+    """Carry as elementwise, for ops whose effect depends on the sample or channel."""
     for line in _elementwise(call):
-        yield line if line.result == 0 else _whole_for_parts(line)
-
-
-def _whole_for_parts(line: Carried) -> Carried:
-    return Carried(line.name, line.operands, line.result, by_parts=False)
+        yield line if line.result == 0 else replace(line, by_parts=False)
 
 
 @rule("along_dimension")
 def _along_dimension(call: ShapedCall) -> Iterator[Carried]:
-    """As elementwise, but the elements along some dimensions need each other."""
+    """Carry as elementwise, except dimensions whose elements depend on each other."""
     whole = call.dims()
     if whole is not None and len(call.operands) == 1 and call.results == (call.first,):
         yield from _aligned(call, [d for d in range(len(call.result)) if d not in whole])
@@ -180,7 +165,7 @@ def _along_dimension(call: ShapedCall) -> Iterator[Carried]:
 
 @rule("linear")
 def _linear(call: ShapedCall) -> Iterator[Carried]:
-    """weight: (out, in); bias: (out)."""
+    """Carry a linear layer's dimensions: weight (out, in), bias (out)."""
     last = len(call.result) - 1
     if len(call.operands.get("weight", ())) != 2:
         return
@@ -192,18 +177,18 @@ def _linear(call: ShapedCall) -> Iterator[Carried]:
 def _layer_output(
     call: ShapedCall, name: str, result: int, attribute: str, **operands: int
 ) -> Carried:
-    line = _known(call, name, result, **operands)
-    return Carried(line.name, line.operands, result, attributes=(attribute,), is_made=True)
+    own = _present(call, **operands)
+    return Carried(name, own, result, attributes=(attribute,), is_made=True)
 
 
 def _layer_input(call: ShapedCall, attribute: str, **operands: int) -> Carried:
-    line = _known(call, "row", None, **operands)
-    return Carried(line.name, line.operands, None, line.added_once, (attribute,))
+    added = ("bias",) if "bias" in call.operands else ()
+    return Carried("row", _present(call, **operands), None, added, (attribute,))
 
 
 @rule("addmm")
 def _addmm(call: ShapedCall) -> Iterator[Carried]:
-    """A vector added to the product of two matrices."""
+    """Carry the dimensions of a vector plus the product of two matrices."""
     ranks = [len(call.operands.get(f"data_in_{i}", ())) for i in range(3)]
     if ranks != [1, 2, 2]:
         return
@@ -214,7 +199,7 @@ def _addmm(call: ShapedCall) -> Iterator[Carried]:
 
 @rule("conv")
 def _conv(call: ShapedCall) -> Iterator[Carried]:
-    """weight: (out, in / groups, places …); every input channel its own group is depthwise."""
+    """Carry a convolution's dimensions, without groups or depthwise: weight (out, in, places)."""
     weight, x = call.operands.get("weight", ()), call.first
     channel = len(x) - len(weight) + 1  # 0 without a batch
     if channel not in (0, 1):
@@ -224,14 +209,14 @@ def _conv(call: ShapedCall) -> Iterator[Carried]:
         yield _layer_output(call, "column", channel, "out_channels", weight=0, bias=0)
         yield _layer_input(call, "in_channels", data_in_0=channel, weight=1)
     elif weight[:2] == (x[channel], 1):
-        line = _known(call, "depthwise", channel, data_in_0=channel, weight=0, bias=0)
+        own = _present(call, data_in_0=channel, weight=0, bias=0)
         repeats = ("in_channels", "out_channels", "groups")
-        yield Carried(line.name, line.operands, channel, attributes=repeats, by_parts=False)
+        yield Carried("depthwise", own, channel, attributes=repeats, by_parts=False)
 
 
 @rule("conv_transpose")
 def _conv_transpose(call: ShapedCall) -> Iterator[Carried]:
-    """weight: (in, out, places …)."""
+    """Carry a transposed convolution's dimensions: weight (in, out, places …)."""
     weight, x = call.operands.get("weight", ()), call.first
     channel = len(x) - len(weight) + 1
     if channel not in (0, 1) or call.config.get("groups") not in (None, 1):
@@ -243,7 +228,7 @@ def _conv_transpose(call: ShapedCall) -> Iterator[Carried]:
 
 @rule("norm_last")
 def _norm_last(call: ShapedCall) -> Iterator[Carried]:
-    """A parameter for each element of the last dimensions, which need each other."""
+    """Carry the dimensions of a norm over the last ones, with a parameter per element."""
     shape = call.config.get("normalized_shape")
     if not isinstance(shape, tuple | list):
         return
@@ -251,9 +236,9 @@ def _norm_last(call: ShapedCall) -> Iterator[Carried]:
     yield from _rows(range(leading))
     for i in range(len(shape)):
         dim = leading + i
-        line = _known(call, f"split {dim}", dim, data_in_0=dim, weight=i, bias=i)
+        own = _present(call, data_in_0=dim, weight=i, bias=i)
         repeats = ("normalized_shape",)
-        yield Carried(line.name, line.operands, dim, attributes=repeats, by_parts=False)
+        yield Carried(f"split {dim}", own, dim, attributes=repeats, by_parts=False)
 
 
 CHANNEL_TENSORS = ("weight", "bias", "running_mean", "running_var")
@@ -261,7 +246,7 @@ CHANNEL_TENSORS = ("weight", "bias", "running_mean", "running_var")
 
 @rule("norm_channel")
 def _norm_channel(call: ShapedCall) -> Iterator[Carried]:
-    """Parameters and statistics for each channel; one parameter may serve all of them."""
+    """Carry the dimensions of a norm with parameters per channel, or one for all."""
     if call.results != (call.first,):
         return
     yield from _rows((d for d in range(len(call.first)) if d != 1), by_parts=False)
@@ -273,22 +258,22 @@ def _norm_channel(call: ShapedCall) -> Iterator[Carried]:
 
 @rule("norm_group")
 def _norm_group(call: ShapedCall) -> Iterator[Carried]:
-    """Channels in groups: one group, or each its own; other groups would become uneven."""
+    """Carry the dimensions of a group norm: channels only if there is one group or one each."""
     groups, channels = call.config.get("num_groups"), call.first[1]
     yield from _rows([0])
     if groups not in (1, channels):
         return
     yield from _rows(range(2, len(call.first)), by_parts=False)
-    line = _known(call, "split 1", 1, data_in_0=1, weight=0, bias=0)
+    own = _present(call, data_in_0=1, weight=0, bias=0)
     repeats = ("num_channels",) if groups == 1 else ("num_channels", "num_groups")
-    yield Carried(line.name, line.operands, 1, attributes=repeats, by_parts=False)
+    yield Carried("split 1", own, 1, attributes=repeats, by_parts=False)
 
 
 @rule("embedding")
 def _embedding(call: ShapedCall) -> Iterator[Carried]:
-    """weight: (words, features); an index that a device does not have gives zeros there."""
+    """Carry an embedding's dimensions: weight (words, features); missing words yield zeros."""
     last = len(call.result) - 1
-    # these look at the whole table, or at all indices at once
+    # these options read the whole table, or all indices together
     by_parts = not any(call.config.get(n) for n in ("max_norm", "sparse", "scale_grad_by_freq"))
     yield from _rows(range(last), by_parts=by_parts)
     repeats = ("embedding_dim",)
@@ -298,7 +283,7 @@ def _embedding(call: ShapedCall) -> Iterator[Carried]:
 
 @rule("places")
 def _places(call: ShapedCall) -> Iterator[Carried]:
-    """Batch and channel dimensions stay, the rest are places; a batch may be missing."""
+    """Carry batch and channel dimensions; the rest are places, and the batch may be missing."""
     x, shape = call.first, call.result
     if len(call.results) != 1 or len(shape) != len(x) or shape[:1] != x[:1]:
         return
@@ -308,7 +293,7 @@ def _places(call: ShapedCall) -> Iterator[Carried]:
 
 @rule("matmul")
 def _matmul(call: ShapedCall) -> Iterator[Carried]:
-    """(…, n, k) @ (…, k, m)."""
+    """Carry the dimensions of (…, n, k) @ (…, k, m)."""
     a, b = call.first, call.operands.get("data_in_1", ())
     if len(a) < 2 or len(b) < 2:
         return
@@ -321,7 +306,7 @@ def _matmul(call: ShapedCall) -> Iterator[Carried]:
 
 @rule("attention")
 def _attention(call: ShapedCall) -> Iterator[Carried]:
-    """query (…, l, e), key (…, s, e), value (…, s, v), and masks; heads of a key may be shared."""
+    """Carry batch and heads of query (…, l, e), key (…, s, e), value (…, s, v) and masks."""
     ranks = {len(call.operands.get(f"data_in_{i}", ())) for i in range(3)}
     if ranks == {len(call.result)}:
         yield from _aligned(call, range(len(call.result) - 2))
@@ -331,16 +316,13 @@ def _attention(call: ShapedCall) -> Iterator[Carried]:
 @rule("regroup")  # no argument is a size
 @rule("reshape")  # the arguments are the new sizes
 def _reshape(call: ShapedCall) -> Iterator[Carried]:
-    """The same elements in the same order, in other dimensions.
-
-    The outermost dimension of a group of dimensions stays outermost, so a split of it stays.
-    """
+    """Carry the outermost dimensions of groups that a reshape joins or divides."""
     for before, after in outermost_dims(call.first, call.result):
         yield Carried(f"split {after}", {"data_in_0": before}, after)
 
 
 def outermost_dims(before: Shape, after: Shape) -> list[tuple[int, int]]:
-    """Pairs of dimensions a split is carried between when elements keep their order.
+    """Return pairs of dimensions that a reshape carries a split between.
 
     >>> outermost_dims((2, 5, 12), (2, 5, 4, 3))
     [(0, 0), (1, 1), (2, 2)]
@@ -354,21 +336,20 @@ def outermost_dims(before: Shape, after: Shape) -> list[tuple[int, int]]:
 
 
 def _offsets(shape: Shape) -> dict[int, int]:
-    """Elements from a dimension inwards -> the dimension, for those that hold more than one."""
+    """Map the elements from a dimension inwards to the dimension, if its size is above 1."""
     return {math.prod(shape[d:]): d for d, size in enumerate(shape) if size > 1}
 
 
 def permutation(
     node: fx.Node, rank: int, value_of: Callable[[fx.Node, Tensor], Any]
 ) -> tuple[int, ...]:
-    """Where each dimension of the result comes from, seen by running on sizes all different.
+    """Return the operand's dimension for each of the result, by a run on distinct sizes.
 
-    `value_of` gives the value of an argument; of the tensor, that which it is handed.
+    `value_of(node, probe)` is the value of an argument; for the tensor operand it is `probe`.
     """
     sizes = list(range(2, 2 + rank))
     probe = torch.empty(sizes, device="meta")
-    given = fx.node.map_arg((node.args, node.kwargs), lambda source: value_of(source, probe))
-    args, kwargs = given
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: value_of(n, probe))
     target: Any = node.target
     run = getattr(Tensor, target) if node.op == "call_method" else target
     return tuple(sizes.index(n) for n in run(*args, **kwargs).shape)
@@ -376,14 +357,14 @@ def permutation(
 
 @rule("permute")
 def _permute(call: ShapedCall) -> Iterator[Carried]:
-    """Dimensions in another order."""
+    """Carry dimensions to another order."""
     for after, before in enumerate(call.permutation or ()):
         yield Carried(f"split {after}", {"data_in_0": before}, after)
 
 
 @rule("expand")
 def _expand(call: ShapedCall) -> Iterator[Carried]:
-    """Dimensions of size 1 are repeated; the arguments are the new sizes."""
+    """Carry dimensions that are not repeated; the arguments are the new sizes."""
     first = len(call.result) - len(call.first)
     if len(call.operands) == len(call.results) == 1:
         for dim, size in enumerate(call.first):
@@ -393,7 +374,7 @@ def _expand(call: ShapedCall) -> Iterator[Carried]:
 
 @rule("getitem")
 def _getitem(call: ShapedCall) -> Iterator[Carried]:
-    """A part of a tuple, or slices of a tensor."""
+    """Carry all dimensions of a tuple's part, or those of a tensor that an index keeps."""
     x, index = call.first, call.config.get("index")
     if type(index) is int and (len(call.operands) > 1 or call.result == x):  # one of some results
         yield from _rows(range(len(call.result)))
@@ -403,16 +384,16 @@ def _getitem(call: ShapedCall) -> Iterator[Carried]:
 
 
 def _untouched_dims(index: Any, rank: int) -> list[tuple[int, int]]:
-    """Pairs of dimensions that `x[index]` takes whole; none for an index we do not know.
+    """Return pairs of dimensions that `x[index]` keeps whole; none for an unknown index.
 
     >>> _untouched_dims((slice(None), 0), 3)
     [(0, 0), (2, 1)]
     """
-    parts = list(index) if isinstance(index, tuple | list) else [index]
-    if isinstance(index, list) or not all(_is_simple(p) for p in parts):
+    parts = list(index) if isinstance(index, tuple) else [index]
+    if not all(p is None or p is Ellipsis or type(p) in (int, slice) for p in parts):
         return []
-    taken = sum(p is not None and p is not Ellipsis for p in parts)
-    rest = [slice(None)] * (rank - taken)
+    indexed = sum(p is not None and p is not Ellipsis for p in parts)
+    rest = [slice(None)] * (rank - indexed)
     where = next((i for i, p in enumerate(parts) if p is Ellipsis), None)
     parts = [*parts, *rest] if where is None else [*parts[:where], *rest, *parts[where + 1 :]]
     pairs, before, after = [], 0, 0
@@ -424,25 +405,21 @@ def _untouched_dims(index: Any, rank: int) -> list[tuple[int, int]]:
     return pairs
 
 
-def _is_simple(part: Any) -> bool:
-    return part is None or part is Ellipsis or type(part) is int or isinstance(part, slice)
-
-
 @rule("cat")
 def _cat(call: ShapedCall) -> Iterator[Carried]:
-    """One after the other along a dimension."""
+    """Carry all dimensions except the concatenated one."""
     if len({len(s) for s in call.operands.values()}) == 1:
         yield from _same_dims(call, call.dims(default=0))
 
 
 @rule("split")
 def _split(call: ShapedCall) -> Iterator[Carried]:
-    """Parts along a dimension."""
+    """Carry all dimensions except the one that is split."""
     yield from _same_dims(call, call.dims(default=0))
 
 
 def _same_dims(call: ShapedCall, whole: set[int] | None) -> Iterator[Carried]:
-    """Every dimension of the result but `whole`; operands and results alike."""
+    """Yield every dimension of the result except `whole`."""
     if whole is None:
         return
     for dim in range(len(call.result)):
@@ -452,11 +429,11 @@ def _same_dims(call: ShapedCall, whole: set[int] | None) -> Iterator[Carried]:
 
 @rule("stack")
 def _stack(call: ShapedCall) -> Iterator[Carried]:
-    """Side by side along a new dimension."""
-    given = call.config.get("dim", 0)
-    is_alike = len(set(call.operands.values())) == 1 and len(call.result) == len(call.first) + 1
-    if type(given) is int and is_alike:
-        new = given % len(call.result)
+    """Carry all dimensions; a new one is inserted."""
+    position = call.config.get("dim", 0)
+    is_plain = len(set(call.operands.values())) == 1 and len(call.result) == len(call.first) + 1
+    if type(position) is int and is_plain:
+        new = position % len(call.result)
         for dim in range(len(call.first)):
             after = dim + (dim >= new)
             yield Carried(f"split {after}", dict.fromkeys(call.operands, dim), after)
@@ -464,36 +441,36 @@ def _stack(call: ShapedCall) -> Iterator[Carried]:
 
 @rule("unbind")
 def _unbind(call: ShapedCall) -> Iterator[Carried]:
-    """The slices along a dimension, which is gone."""
-    gone = call.dims(default=0)
-    if gone is not None and len(call.operands) == 1:
-        yield from _without(call, gone, keeps=False)
+    """Carry all dimensions except the one that is unbound."""
+    removed = call.dims(default=0)
+    if removed is not None and len(call.operands) == 1:
+        yield from _without(call, removed, keeps=False)
 
 
 @rule("reduce")
 def _reduce(call: ShapedCall) -> Iterator[Carried]:
-    """Some dimensions are summed up, or the like: those need all their elements."""
-    gone = call.dims()
-    if gone is not None and len(call.operands) == 1:
-        yield from _without(call, gone, keeps=len(call.result) == len(call.first))
+    """Carry all dimensions except those that are reduced."""
+    removed = call.dims()
+    if removed is not None and len(call.operands) == 1:
+        yield from _without(call, removed, keeps=len(call.result) == len(call.first))
 
 
-def _without(call: ShapedCall, gone: set[int], *, keeps: bool) -> Iterator[Carried]:
+def _without(call: ShapedCall, removed: set[int], *, keeps: bool) -> Iterator[Carried]:
     after = 0
     for before in range(len(call.first)):
-        if before not in gone:
+        if before not in removed:
             yield Carried(f"split {after}", {"data_in_0": before}, after)
-        after += keeps or before not in gone
+        after += keeps or before not in removed
 
 
 @rule("parameter")
 def _parameter(call: ShapedCall) -> Iterator[Carried]:
-    """A node that only names a parameter."""
+    """Carry all dimensions of a node that reads a parameter."""
     yield from _same_dims(call, set())
 
 
 @rule("past")  # keys and values with those of a cache, which cannot be split
 @rule(FACTS)
 def _facts(call: ShapedCall) -> Iterator[Carried]:
-    """Nothing: sizes and types are read, not elements."""
+    """Carry nothing: sizes and types are read, not elements."""
     yield from ()

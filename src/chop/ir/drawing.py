@@ -1,4 +1,4 @@
-"""MaseGraphs as pictures."""
+"""Drawing of a MaseGraph."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ COLOURS = dict(
         strict=True,
     )
 )
-"""One colour for each of the seven types."""
+"""MASE type -> colour."""
 WRITERS = {".svg": to_svg, ".dot": to_dot, ".gv": to_dot}
 
 
 def draw(graph: fx.Graph, path: str | Path, title: str) -> Path:
-    """Write the graph to `path`, as SVG or DOT by its suffix; SVG where it has none."""
+    """Write the graph to `path`, as SVG or DOT by its suffix; SVG without a suffix."""
     file = Path(path)
     if file.suffix not in WRITERS:
         if file.suffix:
@@ -41,14 +41,15 @@ def draw(graph: fx.Graph, path: str | Path, title: str) -> Path:
 def _box(node: fx.Node) -> Box:
     op = find_op(node)
     target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "?")
-    lines = [node.name]
-    if str(target) not in (node.name, node.op):
-        lines.append(str(target))
-    shape = _shape(node)
-    if shape:
-        lines.append(shape)
+    label = "" if str(target) in (node.name, node.op) else str(target)
+    lines = tuple(filter(None, (node.name, label, _shape(node))))
     fill = COLOURS[op.type] if op else COLOURS["implicit_func"]
-    return Box(node.name, tuple(lines), fill, f"{node.op}: {target} {node.args} {node.kwargs}")
+    return Box(
+        node.name,
+        lines,
+        fill,
+        f"{node.op}: {target} {node.args} {node.kwargs}",
+    )
 
 
 def _shape(node: fx.Node) -> str:

@@ -1,8 +1,8 @@
-"""Conditions on the sizes of its inputs under which a captured graph is the model.
+"""Guards: conditions on input sizes under which a captured graph equals its model.
 
-Where the model's Python code decided by a size, the graph holds what came of that decision. A
-guard says so as plain data: nested tuples such as `(">", ("size", ("input_ids",), 1), 6)`, which
-a checkpoint writes down as they are. They are checked once for every new set of sizes.
+If the model's Python code branched on a size, the graph contains one branch. A guard is plain
+data that a checkpoint stores: nested tuples such as `(">", ("size", ("input_ids",), 1), 6)`.
+Guards are checked once for every new set of sizes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chop.files import shown
 Tree = Any
 """A number, `("size", path, dim)`, `("rank", path)`, or `(operation, tree, …)`."""
 Path = tuple[str | int, ...]
-"""An input, and the keys to a tensor inside it where it is nested."""
+"""Name of an input, and the keys to a tensor inside it if it is nested."""
 
 RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -33,14 +33,8 @@ RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     "!=": operator.ne,
 }
 OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
-
-
-def _sum(*terms: Any) -> Any:
-    return sum(terms)
-
-
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    "+": _sum,
+    "+": lambda *terms: sum(terms),
     "*": lambda *factors: math.prod(factors),
     "/": operator.truediv,
     "//": operator.floordiv,
@@ -56,15 +50,17 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "float": float,
 }
 LEAVES = {"size": 3, "rank": 2}
+"""Kind of a leaf -> the length of its tuple."""
 MOST_POWER = 64
-"""The largest power of a size in a guard that is read from a file."""
+"""Largest power of a size in a guard from a file."""
 MOST_FACTORS = 4096
-"""Numbers that a guard from a file may combine: its value then has at most 32 KiB."""
+"""Most numbers that a guard from a file multiplies or adds: its value has at most 32 KiB."""
 LARGEST_CONSTANT = 2**64
+"""Largest constant in a guard from a file."""
 
 
 def evaluate(tree: Tree, tensors: Mapping[Path, torch.Size]) -> Any:
-    """The number a tree stands for, given the shapes of the inputs."""
+    """Return the value of a tree for these input shapes."""
     if not isinstance(tree, tuple):
         return tree
     if tree[0] == "size":
@@ -75,7 +71,7 @@ def evaluate(tree: Tree, tensors: Mapping[Path, torch.Size]) -> Any:
 
 
 def leaves(tree: Tree) -> Iterator[tuple[Any, ...]]:
-    """The sizes and ranks in a tree."""
+    """Yield the sizes and ranks in a tree."""
     if isinstance(tree, tuple) and tree[0] in LEAVES:
         yield tree
     elif isinstance(tree, tuple):
@@ -84,7 +80,7 @@ def leaves(tree: Tree) -> Iterator[tuple[Any, ...]]:
 
 
 def text(tree: Tree) -> str:
-    """A tree as it is written in Python: `input_ids.size(1) > 6`."""
+    """Return a tree as Python source: `input_ids.size(1) > 6`."""
     if not isinstance(tree, tuple):
         return str(tree)
     if tree[0] == "size":
@@ -100,19 +96,19 @@ def text(tree: Tree) -> str:
 
 
 def path_text(path: Path) -> str:
-    """`pair[1]['x']`."""
+    """Return a path as Python source: `pair[1]['x']`."""
     return str(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
 
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition that held when the model was captured, and the line that went by it."""
+    """Condition that held during the capture, and the line of code that depends on it."""
 
     condition: Tree
     where: str
 
     def holds(self, tensors: Mapping[Path, torch.Size]) -> bool:
-        """Whether sizes are as the decision had them; an index out of range is another rank."""
+        """Return True if the condition holds; an index out of range means another rank."""
         relation, left, right = self.condition
         try:
             return bool(RELATIONS[relation](evaluate(left, tensors), evaluate(right, tensors)))
@@ -120,11 +116,11 @@ class Guard:
             return False
 
     def paths(self) -> set[Path]:
-        """The inputs it is about."""
+        """Return the inputs in the condition."""
         return {leaf[1] for leaf in leaves(self.condition)}
 
     def pins(self) -> tuple[Path, int] | None:
-        """The one size this guard fixes, if it does."""
+        """Return the size that this guard pins, or None."""
         relation, left, right = self.condition
         is_size = isinstance(left, tuple) and left[0] == "size" and not isinstance(right, tuple)
         return (left[1], left[2]) if relation == "==" and is_size else None
@@ -132,37 +128,35 @@ class Guard:
 
 @dataclass
 class Guards:
-    """All guards of a graph, with the shapes it was captured at.
+    """All guards of a graph, with the shapes of the capture.
 
-    Called as a forward pre-hook it raises a `SizeError` for inputs outside of them.
+    As a forward pre-hook it raises a `SizeError` for inputs that violate a guard.
     """
 
     guards: tuple[Guard, ...]
     captured: dict[Path, tuple[int, ...]]
-    _held: set[Any] = field(default_factory=set, repr=False, compare=False)
+    _checked: set[Any] = field(default_factory=set, repr=False, compare=False)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """As a forward pre-hook: check what the module is called with."""
+        """Check the inputs of a call, as a forward pre-hook."""
         if self.guards:
             self.check(bound(module, args, kwargs), type(module).__name__)
 
     def check(self, inputs: Mapping[str, Any], model: str = "the model") -> None:
-        """Raise where these inputs are outside of a guard."""
+        """Raise if these inputs violate a guard."""
         broken = self.broken(inputs)
         if broken is not None:
             raise SizeError(self._message(broken, shapes_in(inputs), model))
 
     def broken(self, inputs: Mapping[str, Any]) -> Guard | None:
-        """The first guard that these inputs are outside of."""
+        """Return the first guard that these inputs violate, or None."""
         shapes = shapes_in(inputs)
-        if torch.compiler.is_compiling():  # sizes may be symbols, which a set would fix
+        if torch.compiler.is_compiling():  # a set would fix symbolic sizes
             return self._first_broken(shapes)
         key = tuple(shapes.items())
-        if key in self._held:
-            return None
-        broken = self._first_broken(shapes)
+        broken = None if key in self._checked else self._first_broken(shapes)
         if broken is None:
-            self._held.add(key)
+            self._checked.add(key)
         return broken
 
     def _first_broken(self, shapes: Mapping[Path, torch.Size]) -> Guard | None:
@@ -171,23 +165,23 @@ class Guards:
                 return guard
         return None
 
-    def _message(self, guard: Guard, given: Mapping[Path, torch.Size], model: str) -> str:
+    def _message(self, guard: Guard, actual: Mapping[Path, torch.Size], model: str) -> str:
         def values(shapes: Mapping[Path, Any]) -> str:
-            found = dict.fromkeys(leaves(guard.condition))
-            return ", ".join(f"{text(leaf)} = {_leaf_value(leaf, shapes)}" for leaf in found)
+            unique = dict.fromkeys(leaves(guard.condition))
+            return ", ".join(f"{text(leaf)} = {_leaf_value(leaf, shapes)}" for leaf in unique)
 
         return (
-            f"{model} was captured with {values(self.captured)} and is given {values(given)}. "
+            f"{model} was captured with {values(self.captured)} and is given {values(actual)}. "
             f"Its code goes by this at {guard.where}. Allowed: {text(guard.condition)}. "
             "Capture it at this size too, or let that be done: MaseGraph(model, …, recapture=True)."
         )
 
     def openness(self) -> dict[str, list[str]]:
-        """Of every size of every input: `free`, `pinned`, or the conditions it must meet."""
-        table = {}
-        for path, shape in self.captured.items():
-            table[path_text(path)] = [self._openness(path, dim) for dim in range(len(shape))]
-        return table
+        """Return `free`, `pinned` or the conditions of every size of every input."""
+        return {
+            path_text(path): [self._openness(path, dim) for dim in range(len(shape))]
+            for path, shape in self.captured.items()
+        }
 
     def _openness(self, path: Path, dim: int) -> str:
         leaf = ("size", path, dim)
@@ -197,21 +191,20 @@ class Guards:
         return " and ".join(text(g.condition) for g in about) or "free"
 
     def restricted(self, names: Iterable[str]) -> Guards:
-        """The guards of a part of the graph that takes these inputs."""
-        kept = set(names)
-        guards = (g for g in self.guards if all(p[0] in kept for p in g.paths()))
-        captured = {p: s for p, s in self.captured.items() if p[0] in kept}
+        """Return the guards of a part of the graph with these inputs."""
+        inputs = set(names)
+        guards = (g for g in self.guards if all(p[0] in inputs for p in g.paths()))
+        captured = {p: s for p, s in self.captured.items() if p[0] in inputs}
         return Guards(tuple(guards), captured)
 
     def pinning(self, shapes: Mapping[str, tuple[int, ...]], reason: Guard) -> Guards:
-        """These guards, and inputs of these names and no other sizes, for the reason of one."""
+        """Return these guards and pins of the inputs `shapes`, with the line of `reason`."""
         pins = (
             Guard(("==", ("size", (name,), dim), size), reason.where)
             for name, shape in shapes.items()
             for dim, size in enumerate(shape)
         )
-        new: dict[Path, tuple[int, ...]] = {(name,): shape for name, shape in shapes.items()}
-        captured = {**self.captured, **new}
+        captured = self.captured | {(name,): shape for name, shape in shapes.items()}
         return Guards((*self.guards, *pins), captured)
 
     def attach(self, module: nn.Module) -> None:
@@ -219,26 +212,22 @@ class Guards:
         module.register_forward_pre_hook(self, with_kwargs=True, prepend=True)
 
     def to_data(self) -> Any:
-        """Everything as lists, numbers and strings."""
+        """Return everything as lists, numbers and strings."""
         return {
-            "guards": [[_listed(g.condition), g.where] for g in self.guards],
+            "guards": [[_as_list(g.condition), g.where] for g in self.guards],
             "captured": [[list(path), list(shape)] for path, shape in self.captured.items()],
         }
 
     @classmethod
     def from_data(cls, data: Any) -> Guards:
-        """What `to_data` gave; anything else is a CheckpointError."""
+        """Restore the result of `to_data`; raise a CheckpointError for other data."""
         try:
-            return cls._from_data(data)
+            guards = tuple(Guard(_condition(tree), _text(where)) for tree, where in data["guards"])
+            captured = {_path(path): tuple(map(_whole, shape)) for path, shape in data["captured"]}
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(
                 f"guards: expected conditions and shapes as a checkpoint writes them ({error!r})."
             ) from error
-
-    @classmethod
-    def _from_data(cls, data: Any) -> Guards:
-        guards = tuple(Guard(_condition(tree), _text(where)) for tree, where in data["guards"])
-        captured = {_path(path): tuple(map(_whole, shape)) for path, shape in data["captured"]}
         return cls(guards, captured)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guards:
@@ -246,13 +235,12 @@ class Guards:
 
 
 def guards_of(module: nn.Module) -> Guards | None:
-    """The guards attached to `module`, if any."""
-    hooks = [h for h in module._forward_pre_hooks.values() if isinstance(h, Guards)]
-    return hooks[0] if hooks else None
+    """Return the guards attached to `module`, if any."""
+    return next((h for h in module._forward_pre_hooks.values() if isinstance(h, Guards)), None)
 
 
 def replace_guards(module: nn.Module, guards: Guards) -> None:
-    """Attach these guards in the place of those there are."""
+    """Replace the guards of `module`."""
     hooks = module._forward_pre_hooks
     for key in [k for k, hook in hooks.items() if isinstance(hook, Guards)]:
         del hooks[key]
@@ -261,17 +249,17 @@ def replace_guards(module: nn.Module, guards: Guards) -> None:
 
 
 def bound(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What `module` is called with, by the names of its inputs."""
+    """Return the arguments of a call of `module` by the names of its inputs."""
     return {**dict(zip(module.input_names, args, strict=False)), **kwargs}
 
 
 def shapes_in(inputs: Mapping[str, Any]) -> dict[Path, torch.Size]:
-    """The shape of every tensor in the inputs, by the path to it."""
+    """Return the shape of every tensor in the inputs, by path."""
     return {path: tensor.shape for path, tensor in tensors_in(inputs, ())}
 
 
 def tensors_in(value: Any, path: Path) -> Iterator[tuple[Path, torch.Tensor]]:
-    """Every tensor in a nested value, and where it is."""
+    """Yield every tensor in a nested value, with its path."""
     if isinstance(value, torch.Tensor):
         yield path, value
     elif isinstance(value, Mapping | tuple | list):
@@ -287,8 +275,8 @@ def _leaf_value(leaf: tuple[Any, ...], shapes: Mapping[Path, Any]) -> Any:
     return shape[leaf[2]] if leaf[2] < len(shape) else "none"
 
 
-def _listed(tree: Tree) -> Any:
-    return [_listed(part) for part in tree] if isinstance(tree, tuple) else tree
+def _as_list(tree: Tree) -> Any:
+    return [_as_list(part) for part in tree] if isinstance(tree, tuple) else tree
 
 
 def _text(data: Any) -> str:
@@ -324,7 +312,7 @@ def _condition(data: Any) -> Tree:
 
 
 def _tree(data: Any) -> Tree:
-    """A tree from lists; only operations of the table and sizes of inputs are let in."""
+    """Return a tree from lists; allow only operations of the table and sizes of inputs."""
     if isinstance(data, int | float) and not isinstance(data, bool):
         if abs(data) > LARGEST_CONSTANT:
             raise CheckpointError(f"guard: {shown(data)}. Allowed: at most {LARGEST_CONSTANT}.")
@@ -338,7 +326,8 @@ def _tree(data: Any) -> Tree:
         return kind, _path(parts[0]), *map(_whole, parts[1:])
     if kind not in OPERATIONS:
         raise CheckpointError(f"guard: unknown operation '{kind}'. Known: {', '.join(OPERATIONS)}.")
-    if kind == "**" and not _is_small_power(parts):
+    is_small_power = len(parts) == 2 and type(parts[1]) is int and abs(parts[1]) <= MOST_POWER
+    if kind == "**" and not is_small_power:
         raise CheckpointError(
             f"guard: power {shown(parts)}. Allowed: a whole power up to {MOST_POWER}."
         )
@@ -353,8 +342,3 @@ def _degree(tree: Tree) -> int:
     if tree[0] == "**":
         return inner[0] * abs(tree[2])
     return sum(inner) if tree[0] in ("*", "+") else max(inner)
-
-
-def _is_small_power(parts: list[Any]) -> bool:
-    """Whether computing it cannot take for ever: a file may say anything."""
-    return len(parts) == 2 and type(parts[1]) is int and abs(parts[1]) <= MOST_POWER

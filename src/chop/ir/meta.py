@@ -1,4 +1,4 @@
-"""Typed metadata that still answers the documented subscripts.
+"""Typed metadata of nodes, with fields that are also keys.
 
 `node.meta["mase"]["common"]["args"]["data_in_0"]["shape"]` and
 `node.meta["mase"].common.args["data_in_0"].shape` are the same value. A misspelt key is an error.
@@ -21,34 +21,33 @@ from chop.nn.quantizers.base import Quantizer
 from chop.registry import suggest
 
 NO_KEY: dict[str, bool] = {"is_key": False}
-"""Of a field that is an attribute alone."""
+"""Metadata of a field that is not a key."""
 
 
 class MetadataKeyError(GraphError, KeyError):
-    """A metadata key that does not exist, or has no value yet."""
+    """Metadata key that does not exist, or has no value yet."""
 
     def __str__(self) -> str:  # KeyError would print the repr of its message
         return str(self.args[0])
 
 
 class KeyedRecord(MutableMapping, dict):  # type: ignore[misc,metaclass]
-    """A dataclass whose fields are also keys; a field is a key once it has a value.
+    """Dataclass whose fields are also keys; a field is a key once it has a value.
 
-    `KEYS` maps a key to a field of another name, for keys that Python reserves (`from`). Programs
-    ask `isinstance(record, dict)`; the fields are the only store all the same, and everything a
-    dict can do is done on them.
+    `KEYS` maps a key to a field of another name, for keys that Python reserves (`from`). A record
+    is a dict for `isinstance`, but all methods of a dict work on the fields.
     """
 
     KEYS: ClassVar[dict[str, str]] = {}
 
     def __new__(cls, *args: Any, **fields: Any) -> Any:
-        made = super().__new__(cls)
-        dict.__setitem__(made, "", None)  # type: ignore[index]  # json writes "{}" for an empty store
-        return made
+        record = super().__new__(cls)
+        dict.__setitem__(record, "", None)  # type: ignore[index]  # json writes "{}" for an empty dict
+        return record
 
     @classmethod
     def known_keys(cls) -> list[str]:
-        """Every key this record may have."""
+        """Return every key that this record may have."""
         by_field = {field: key for key, field in cls.KEYS.items()}
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         names = [f.name for f in fields if f.metadata.get("is_key", True)]
@@ -69,25 +68,25 @@ class KeyedRecord(MutableMapping, dict):  # type: ignore[misc,metaclass]
 
     @classmethod
     def nullable(cls) -> tuple[str, ...]:
-        """Keys for which None is a value and not an absence."""
+        """Return the keys for which None is a value."""
         return ()
 
     def __setitem__(self, key: str, value: Any) -> None:
         setattr(self, self._field(key), value)
 
     def __delitem__(self, key: str) -> None:
-        """Take the value away; a key that never has none is an error."""
+        """Remove the value; raise for a key that always has one."""
         if self[key] is None or isinstance(self[key], KeyedRecord):
             raise MetadataKeyError(f"{type(self).__name__}: '{key}' cannot be removed.")
         setattr(self, self._field(key), None)
 
     def clear(self) -> None:
-        """Take every value away."""
+        """Remove every value."""
         for key in [key for key in self if getattr(self, self._field(key)) is not None]:
             del self[key]
 
     def copy(self) -> Any:
-        """A record with the same values."""
+        """Return a record with the same values."""
         return copy.copy(self)
 
     def __eq__(self, other: object) -> bool:
@@ -95,7 +94,7 @@ class KeyedRecord(MutableMapping, dict):  # type: ignore[misc,metaclass]
             return type(other) is type(self) and vars(other) == vars(self)
         return dict(self) == other if isinstance(other, dict) else NotImplemented
 
-    def __ne__(self, other: object) -> bool:  # a dict has its own, on a store that is empty here
+    def __ne__(self, other: object) -> bool:  # that of dict would compare the empty dict
         return not self == other
 
     __hash__ = None  # type: ignore[assignment]
@@ -114,7 +113,7 @@ class KeyedRecord(MutableMapping, dict):  # type: ignore[misc,metaclass]
         return reversed(list(self))
 
     def __reduce__(self) -> Any:
-        return type(self), (), dict(vars(self))  # a dict's own way would store every value twice
+        return type(self), (), dict(vars(self))  # that of dict would store every value twice
 
     def __contains__(self, key: object) -> bool:
         return any(key == each for each in self)
@@ -125,22 +124,22 @@ class KeyedRecord(MutableMapping, dict):  # type: ignore[misc,metaclass]
                 yield key
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)  # list(self) would ask for the length first
+        return sum(1 for _ in self)  # list(self) would call this method
 
     def keys(self) -> KeysView[str]:
-        """The keys that have a value."""
+        """Return the keys that have a value."""
         return dict.fromkeys(self).keys()
 
     def items(self) -> list[tuple[str, Any]]:
-        """Pairs of key and value, in the order of the fields."""
+        """Return pairs of key and value, in the order of the fields."""
         return [(key, self[key]) for key in self]
 
     def values(self) -> list[Any]:
-        """The values, in the order of the fields."""
+        """Return the values, in the order of the fields."""
         return [self[key] for key in self]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of `key`, or `default` where it has none."""
+        """Return the value of `key`, or `default` if it has none."""
         return self[key] if self.__contains__(key) else default
 
     def update(self, other: Any) -> None:
@@ -149,37 +148,37 @@ class KeyedRecord(MutableMapping, dict):  # type: ignore[misc,metaclass]
             self[key] = value
 
 
-class Told:
-    """A key that tells of the number format: read from it, and set by hand through `say`."""
+class FormatKey:
+    """Key `type` or `precision`, which is derived from the number format or set by hand."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
     def __get__(self, value: Any, owner: type) -> Any:
-        return None if value is None else value.told()[self.name]
+        return None if value is None else value.format_keys()[self.name]
 
-    def __set__(self, value: Any, said: Any) -> None:
-        value.say(self.name, said)
+    def __set__(self, value: Any, new: Any) -> None:
+        value.set_format_key(self.name, new)
 
 
 @dataclasses.dataclass(eq=False)
 class ValueMeta(KeyedRecord):
-    """One operand, result or configuration argument of a node.
+    """Operand, result or configuration argument of a node.
 
-    `format` is the number format, None for a tensor as torch stores it; `is_applied` says that the
-    node brings the value to it, and is false of a format that is only told of a value on its way.
-    `type` and `precision` tell of it and are kept nowhere: ("fixed", [8, 3]), or ("float", [32])
-    by the dtype. Set by hand they mean a format that is applied; words that name none (yet) stay.
-    `value` is the tensor itself where the user asked to keep it, or the configuration value.
+    `format` is the number format, None for a tensor as torch stores it. `is_applied` means that the
+    node quantises the value to this format; otherwise the value was quantised before.
+    `type` and `precision` are derived from the format, as ("fixed", [8, 3]), or else from the
+    dtype, as ("float", [32]). Setting them by hand sets a format that is applied; values that
+    name no format (yet) are stored. `value` is the configuration value, or the tensor if kept.
     """
 
     KEYS: ClassVar[dict[str, str]] = {"from": "source"}
-    _said: ClassVar[dict[str, Any] | None] = None
+    _by_hand: ClassVar[dict[str, Any] | None] = None
 
     shape: list[int] | None = None
     torch_dtype: torch.dtype | None = None
-    type: Any = Told()
-    precision: list[Any] | None = Told()  # type: ignore[assignment]
+    type: Any = FormatKey()
+    precision: list[Any] | None = FormatKey()  # type: ignore[assignment]
     value: Any = None
     source: fx.Node | None = None
     device: Any = None
@@ -189,65 +188,66 @@ class ValueMeta(KeyedRecord):
 
     def __post_init__(self) -> None:
         if self.format is None:
-            self._settle(self.told())
+            self._set_by_hand(self.format_keys())
         else:
-            self._forget()
+            self._clear_by_hand()
 
-    def told(self) -> dict[str, Any]:
-        """`type` and `precision`: as said by hand, else of the format, else of the dtype."""
-        if self._said is not None:
-            return self._said
+    def format_keys(self) -> dict[str, Any]:
+        """Return `type` and `precision`: set by hand, or else of the format or the dtype."""
+        if self._by_hand is not None:
+            return self._by_hand
         if self.__dict__.get("format") is not None:
             kind, precision = type_and_precision(self.format)  # type: ignore[arg-type]
             return {"type": kind, "precision": precision}
-        return self._stored()
+        return self._dtype_keys()
 
-    def _stored(self) -> dict[str, Any]:
+    def _dtype_keys(self) -> dict[str, Any]:
         dtype = self.torch_dtype
-        known = stored_format(dtype) if isinstance(dtype, torch.dtype) else (None, None)
-        return dict(zip(("type", "precision"), known, strict=True))
+        pair = stored_format(dtype) if isinstance(dtype, torch.dtype) else (None, None)
+        return dict(zip(("type", "precision"), pair, strict=True))
 
-    def say(self, key: str, said: Any) -> None:
+    def set_format_key(self, key: str, new: Any) -> None:
         """Set `type` or `precision` by hand."""
-        told = self.told()
-        if told[key] == said:
-            return  # what holds keeps its rounding and overflow
+        keys = self.format_keys()
+        if keys[key] == new:
+            return  # keep the rounding and overflow of the format
         if "is_applied" in self.__dict__:
-            self._settle({**told, key: said})
-        elif said is not None:  # on the way in, the format is still to come
-            self.__dict__["_said"] = {**told, key: said}
+            self._set_by_hand({**keys, key: new})
+        elif new is not None:  # inside __init__, before the format is set
+            self.__dict__["_by_hand"] = {**keys, key: new}
 
-    def _settle(self, told: dict[str, Any]) -> None:
-        """Keep the format that was said, and the words where they name none."""
-        self._forget()
-        self.format = format_by_hand(**told)
+    def _set_by_hand(self, keys: dict[str, Any]) -> None:
+        """Set the format that `keys` name; store the keys if they name none."""
+        self._clear_by_hand()
+        self.format = format_by_hand(**keys)
         self.is_applied = self.format is not None
-        if self.format is None and told != self._stored():
-            self.__dict__["_said"] = told
+        if self.format is None and keys != self._dtype_keys():
+            self.__dict__["_by_hand"] = keys
 
-    def _forget(self) -> None:
-        self.__dict__.pop("_said", None)
+    def _clear_by_hand(self) -> None:
+        self.__dict__.pop("_by_hand", None)
 
     def set_format(self, quantizer: Quantizer, *, is_applied: bool) -> None:
-        """Say that the value is in a format, and whether the node brings it there."""
+        """Set the format of the value, and whether the node quantises to it."""
         assert self.torch_dtype is not None, "only tensors have number formats"
         is_float = quantizer.is_bypass
-        self._forget()
+        self._clear_by_hand()
         self.format, self.is_applied = None if is_float else quantizer, is_applied and not is_float
 
     def follow(self, other: ValueMeta, *, is_applied: bool) -> None:
-        """Be in the format of `other`."""
-        self._forget()
+        """Copy the format of `other`."""
+        self._clear_by_hand()
         self.format, self.is_applied = other.format, is_applied and other.format is not None
-        if other._said is not None:
-            self.__dict__["_said"] = other._said
+        if other._by_hand is not None:
+            self.__dict__["_by_hand"] = other._by_hand
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what was pickled; records once kept `type` and `precision` themselves."""
-        said = {key: state[key] for key in ("type", "precision") if key in state}
-        self.__dict__.update({k: v for k, v in state.items() if k not in said})
-        if said and self.format is None:
-            self._settle(self.told() | said)
+        """Restore a pickle; earlier versions stored `type` and `precision` themselves."""
+        renamed = {"_by_hand" if k == "_said" else k: v for k, v in state.items()}
+        keys = {key: renamed.pop(key) for key in ("type", "precision") if key in renamed}
+        self.__dict__.update(renamed)
+        if keys and self.format is None:
+            self._set_by_hand(self.format_keys() | keys)
 
     @classmethod
     def nullable(cls) -> tuple[str, ...]:
@@ -255,15 +255,15 @@ class ValueMeta(KeyedRecord):
 
     @property
     def is_tensor(self) -> bool:
-        """Whether this describes a tensor and not a configuration argument."""
+        """True for a tensor, False for a configuration argument."""
         return self.torch_dtype is not None
 
 
 @dataclasses.dataclass(eq=False)
 class CommonMeta(KeyedRecord):
-    """What every back end reads: the operator, its operands and its results.
+    """Facts for every back end: the operator, its operands and its results.
 
-    `quant` is for the user: formats are in `args` and `results`, settings in the layer or call.
+    `quant` is informative: formats are in `args` and `results`, settings in the layer or call.
     """
 
     mase_type: str | None = None
@@ -275,11 +275,11 @@ class CommonMeta(KeyedRecord):
 
 @dataclasses.dataclass(eq=False)
 class SoftwareMeta(KeyedRecord):
-    """Statistics, sparsity and sharding: facts of the model run as software.
+    """Facts for software: statistics, sparsity and sharding.
 
     `args` and `results` map an operand's name to a dict of facts about it (`stat` …).
-    `calibration` maps an operand (`data_in`, `weight` …) to the range seen of it and the settings
-    chosen for its format.
+    `calibration` maps an operand (`data_in`, `weight` …) to its measured range and the settings
+    of its format.
     """
 
     args: dict[str, dict[str, Any]] | None = None
@@ -313,7 +313,7 @@ class HardwareMeta(KeyedRecord):
 
 @dataclasses.dataclass(eq=False)
 class MaseMetadata(KeyedRecord):
-    """The tree under `node.meta["mase"]`: common, software and hardware."""
+    """Tree under `node.meta["mase"]`: common, software and hardware."""
 
     common: CommonMeta = dataclasses.field(default_factory=CommonMeta)
     software: SoftwareMeta = dataclasses.field(default_factory=SoftwareMeta)
@@ -321,15 +321,15 @@ class MaseMetadata(KeyedRecord):
 
     @property
     def parameters(self) -> MaseMetadata:
-        """This tree; programs that say `meta.parameters["common"]` mean the same."""
+        """Tree itself, for programs that write `meta.parameters["common"]`."""
         return self
 
 
 def mase_meta(node: fx.Node) -> MaseMetadata:
-    """The metadata of `node`; an error that names the pass to run where there is none."""
-    found = node.meta.get("mase")
-    if not isinstance(found, MaseMetadata):
+    """Return the metadata of `node`; raise an error that names the pass to run if it has none."""
+    meta = node.meta.get("mase")
+    if not isinstance(meta, MaseMetadata):
         raise GraphError(
             f"node '{node.name}': no MASE metadata. Run init_metadata_analysis_pass first."
         )
-    return found
+    return meta

@@ -1,4 +1,4 @@
-"""Values that differ between training and evaluation, as modules of the graph."""
+"""Modules for values that differ between training and evaluation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 class ModeConstant(nn.Module):
-    """A constant with one value in training and another in evaluation.
+    """Constant with one value in training and another in evaluation.
 
     >>> rate = ModeConstant(train_value=0.1, eval_value=0.0)
     >>> rate(), rate.eval()()
@@ -22,19 +22,19 @@ class ModeConstant(nn.Module):
         self.eval_value = eval_value
 
     def forward(self) -> Any:
-        """The value for the mode this module is in."""
+        """Return the value for the current mode."""
         return self.train_value if self.training else self.eval_value
 
     def extra_repr(self) -> str:
-        """Both values, for printing."""
+        """Return both values, for printing."""
         return f"train_value={self.train_value!r}, eval_value={self.eval_value!r}"
 
 
 class RandomDraw(nn.Module):
-    """Draws random numbers in training and throws them away.
+    """Draw of random numbers in training, without using them.
 
     Some models draw a number for each layer to decide whether to skip it. The graph skips none,
-    and draws all the same, so that the random numbers that follow are the model's.
+    but draws too, so that later random numbers equal the model's.
     """
 
     has_side_effect = True
@@ -49,5 +49,5 @@ class RandomDraw(nn.Module):
             torch.rand(self.size)
 
     def extra_repr(self) -> str:
-        """The size of the draw, for printing."""
+        """Return the size of the draw, for printing."""
         return f"size={self.size}"

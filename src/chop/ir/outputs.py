@@ -1,4 +1,4 @@
-"""Gives a graph's plain dicts the output classes of the model it came from."""
+"""Conversion of a graph's plain outputs to the output classes of its model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import nn
 
 @dataclasses.dataclass(frozen=True)
 class OutputTemplate:
-    """The classes of a nested output: `kind` is rebuilt from a dict whose parts are `parts`.
+    """Classes of a nested output: `kind` is created from a dict with the templates `parts`.
 
-    Attached to a module as a forward hook it turns {"loss": …, "logits": …} back into the
-    SequenceClassifierOutput that the model returns, so `out.logits` works on the graph.
+    As a forward hook it converts {"loss": …, "logits": …} to the SequenceClassifierOutput of the
+    model, so that `out.logits` works on the graph.
     """
 
     kind: type | None
@@ -22,7 +22,7 @@ class OutputTemplate:
 
     @classmethod
     def of(cls, value: Any) -> OutputTemplate:
-        """The template of what a model returned."""
+        """Return the template of a model's output."""
         fields = _fields(value)
         if fields is None:
             return cls(None, {})
@@ -31,16 +31,15 @@ class OutputTemplate:
         return cls(kind, {k: p for k, p in parts.items() if p.kind or p.parts})
 
     def plain(self, value: Any) -> Any:
-        """`value` as nested dicts, tuples and lists."""
+        """Return `value` as nested dicts, tuples and lists."""
         if isinstance(value, Mapping) or dataclasses.is_dataclass(value):
-            fields = _fields(value) or {}
-            return {k: self.plain(v) for k, v in fields.items()}
-        if isinstance(value, tuple | list):
-            return type(value)(self.plain(v) for v in value) if _is_plain(value) else tuple(value)
-        return value
+            return {k: self.plain(v) for k, v in (_fields(value) or {}).items()}
+        if type(value) in (tuple, list):
+            return type(value)(self.plain(v) for v in value)
+        return tuple(value) if isinstance(value, tuple | list) else value
 
     def restore(self, value: Any) -> Any:
-        """`value` with its classes back."""
+        """Return `value` with its classes."""
         if isinstance(value, Mapping):
             value = {k: self._part(k, v) for k, v in value.items()}
             return self.kind(**value) if self.kind else value
@@ -55,23 +54,19 @@ class OutputTemplate:
         return self.parts[key].restore(value) if key in self.parts else value
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
-        """As a forward hook: the restored output."""
+        """Return the restored output, as a forward hook."""
         return self.restore(output)
 
     def attach(self, module: nn.Module) -> None:
-        """Make `module` return the classes of this template; nothing where there are none."""
+        """Make `module` return the classes of this template, if it has any."""
         if self.kind is not None or self.parts:
             module.register_forward_hook(self)
 
 
 def template_of(module: nn.Module) -> OutputTemplate | None:
-    """The template attached to `module`, if any."""
-    hooks = [h for h in module._forward_hooks.values() if isinstance(h, OutputTemplate)]
-    return hooks[0] if hooks else None
-
-
-def _is_plain(value: Any) -> bool:
-    return type(value) in (tuple, list)
+    """Return the template attached to `module`, if any."""
+    hooks = module._forward_hooks.values()
+    return next((h for h in hooks if isinstance(h, OutputTemplate)), None)
 
 
 def _fields(value: Any) -> dict[Any, Any] | None:

@@ -1,7 +1,7 @@
-"""A module under another class, and classes made at run time that can be made again.
+"""Change of a module's class, and recipes of classes that are created at run time.
 
-A class made at run time has no name to look it up by. It carries a recipe instead, the function
-that makes it and the classes that function takes, which pickles and checkpoints write down.
+A class created at run time has no importable name. Its recipe is the function that creates it and
+the arguments of that function, which pickles and checkpoints store.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ ClassMaker = Callable[..., type[nn.Module]]
 Recipe = tuple[ClassMaker, tuple[type[nn.Module], ...]]
 
 OWN_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-"""What each of the two keeps for itself: replacing a tensor in one leaves the other alone."""
+"""Tables of a module that are copied, so that replacing a tensor affects one module."""
 
 
 def reclassed(module: nn.Module, cls: type[M]) -> M:
-    """`module` as an instance of `cls`: the same parameters, buffers, hooks, device and mode."""
+    """Return `module` as an instance of `cls`, with the same parameters, buffers and hooks."""
     other = cls.__new__(cls)
     other.__dict__.update(module.__dict__)
     for table in OWN_TABLES:
@@ -29,19 +29,19 @@ def reclassed(module: nn.Module, cls: type[M]) -> M:
 
 
 def recipe_members(maker: ClassMaker, *parts: type[nn.Module]) -> dict[str, Any]:
-    """Members for a class that `maker(*parts)` makes, so that its instances can be saved."""
+    """Return the members that make instances of the class `maker(*parts)` picklable."""
     return {"recipe": (maker, parts), "__reduce_ex__": _reduce}
 
 
 def recipe_of(cls: type) -> Recipe | None:
-    """How `cls` itself was made at run time; None for a class that has a place."""
-    found: Recipe | None = vars(cls).get("recipe")
-    return found
+    """Return the recipe of a class that was created at run time, or None."""
+    recipe: Recipe | None = vars(cls).get("recipe")
+    return recipe
 
 
 def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
     recipe = recipe_of(type(self))
-    if recipe is None:  # a class derived from one with a recipe, as parametrisation makes
+    if recipe is None:  # a class derived from one with a recipe, as in a parametrisation
         return tuple(object.__reduce_ex__(self, protocol))
     return _new, recipe, self.__getstate__()
 
@@ -52,14 +52,14 @@ def _new(maker: ClassMaker, parts: tuple[type[nn.Module], ...]) -> nn.Module:
 
 
 def mask_name(name: str) -> str:
-    """The buffer that says where a parameter is kept: `weight` -> `weight_mask`."""
+    """Return the name of a parameter's mask: `weight` -> `weight_mask`."""
     return f"{name}_mask"
 
 
 def masked(module: nn.Module, name: str, value: Tensor) -> Tensor:
-    """`value`, which is or comes from the parameter `name`, with zeros where it is pruned."""
+    """Return `value`, derived from the parameter `name`, with zeros where it is pruned."""
     mask = module._buffers.get(mask_name(name))
     return value if mask is None else value.masked_fill(mask == 0, 0.0)
 
 
-twin_of = reclassed  # the name that programs written before import
+twin_of = reclassed  # earlier name

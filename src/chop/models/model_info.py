@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chop.models.old import OLD_IMAGE_MODELS, OLD_MODELS
+from chop.compat.old_models import OLD_IMAGE_MODELS, OLD_MODELS
 from chop.models.reference_models import MODEL_FACTS, Reads
 
 

@@ -15,11 +15,11 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig
 
+from chop.compat.old_models import OLD_HUB_NAMES, OLD_MODELS
 from chop.errors import ChopError, ConfigError, HubError
 from chop.hub import locate
 from chop.log import warn_once
 from chop.models.folder_checks import CheckedPlace, check_model_options, checked
-from chop.models.old import OLD_HUB_NAMES, OLD_MODELS
 from chop.models.reference_models import MODELS
 from chop.models.tasks import (
     CLASSIFIES_IMAGES,

@@ -5,7 +5,7 @@ Every registered pass is an attribute of this package, also one that is register
 
 from typing import TYPE_CHECKING, Any
 
-from chop.old_names import lazy_names
+from chop.compat.old_names import lazy_names
 from chop.passes import graph, module
 from chop.passes.base import PASSES as PASSES
 from chop.passes.base import graph_pass as graph_pass

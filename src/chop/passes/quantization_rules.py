@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from chop.compat.old_configs import modern_quantize_args
 from chop.config import REST
 from chop.errors import ConfigError
 from chop.ir.ops import OPS
 from chop.log import get_logger
 from chop.nn.quantized.call_operands import is_unquantized
 from chop.nn.quantizers.operands import SPELLED, plain_names
-from chop.passes.old_configs import modern_quantize_args
 from chop.patterns import check_pattern, fullmatch
 from chop.registry import suggest
 

@@ -8,31 +8,19 @@ from typing import Any
 _LAZY = {
     "Axes": "chop.report.curves",
     "Curve": "chop.report.curves",
-    "Report": "chop.report.records",
-    "compare_reports": "chop.report.compare",
+    "Report": "chop.report.page_records",
+    "compare_reports": "chop.report.report_comparison",
     "draw_curves": "chop.report.curves",
-    "draw_sweep": "chop.report.sweeps",
+    "draw_sweep": "chop.report.sweep_figures",
     "gather_provenance": "chop.report.provenance",
     "make_curve": "chop.report.curves",
-    "report_records": "chop.report.records",
-    "sweep_curves": "chop.report.sweeps",
+    "report_records": "chop.report.page_records",
+    "sweep_curves": "chop.report.sweep_figures",
     "write_report": "chop.report.html",
 }
-"""Name -> module: a page about a model needs the trainer's packages, a curve does not."""
+"""Name -> module, imported lazily: only a page about a model needs the trainer's packages."""
 
-__all__ = [
-    "Axes",
-    "Curve",
-    "Report",
-    "compare_reports",
-    "draw_curves",
-    "draw_sweep",
-    "gather_provenance",
-    "make_curve",
-    "report_records",
-    "sweep_curves",
-    "write_report",
-]
+__all__ = list(_LAZY)
 
 
 def __getattr__(name: str) -> Any:

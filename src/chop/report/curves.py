@@ -1,4 +1,4 @@
-"""Curves with their spread, drawn from records and saved with the numbers they show."""
+"""Figures of curves with their spread, saved together with their numbers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,15 @@ from chop.files import whole_file
 
 FORMATS = (".png", ".svg")
 COLOURS = (
-    "#2b68d9",
-    "#17855a",
-    "#cf5f0a",
-    "#7a4bd3",
-    "#c2347a",
-    "#0a8190",
-    "#8f6c00",
-    "#66717f",
+    *("#2b68d9", "#17855a", "#cf5f0a", "#7a4bd3"),
+    *("#c2347a", "#0a8190", "#8f6c00", "#66717f"),
 )
-"""Of curves, in order: those of the report's page on a light ground."""
+"""Colours of curves, in order: those of the report's page on a light background."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of one line: at each x the mean, lowest and highest of the values measured there."""
+    """Curve: at each x the mean, lowest and highest of the measured values."""
 
     label: str
     x: tuple[float, ...]
@@ -38,7 +32,7 @@ class Curve:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The points as records."""
+        """Points as records."""
         columns = zip(self.x, self.mean, self.low, self.high, strict=True)
         return [
             {"curve": self.label, "x": x, "mean": m, "low": low, "high": high}
@@ -48,7 +42,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Axes:
-    """What a figure says beside its curves; `title` says what is shown."""
+    """Title, labels and scales of a figure; `levels` are horizontal lines by name."""
 
     title: str
     x: str
@@ -56,11 +50,11 @@ class Axes:
     levels: Mapping[str, float] | None = None
     log_x: bool = False
     is_stepped: bool = False
-    """Whether a value holds until the next one, as the best so far does."""
+    """A value holds until the next one, as the best so far does."""
 
 
 def make_curve(label: str, records: Iterable[Mapping[str, Any]], x: str, y: str) -> Curve:
-    """The curve of field `y` over field `x`; records that share an x are one point."""
+    """Return the curve of field `y` over field `x`; records with the same x are one point."""
     groups: dict[float, list[float]] = {}
     for record in records:
         if record.get(y) is not None:
@@ -94,7 +88,7 @@ def draw_curves(path: str | Path, curves: Sequence[Curve], axes: Axes) -> list[P
 
 
 def _draw(plane: Any, curves: Sequence[Curve], *, is_stepped: bool) -> None:
-    """The lines with their bands; a second dash pattern where the colours begin again."""
+    """Draw the lines with their bands; the dash pattern changes when the colours repeat."""
     how = {"drawstyle": "steps-post"} if is_stepped else {}
     for i, curve in enumerate(curves):
         colour = COLOURS[i % len(COLOURS)]
@@ -109,14 +103,14 @@ def _draw(plane: Any, curves: Sequence[Curve], *, is_stepped: bool) -> None:
 
 
 def end_at_one(plane: Any, quantity: str) -> None:
-    """End the axis of a share where shares end."""
+    """Limit the axis of an accuracy to the range from 0 to 1."""
     low, high = plane.get_ylim()
     if quantity.endswith("accuracy") or "accuracy" in quantity.split():
         plane.set_ylim(max(low, 0.0), min(high, 1.0))
 
 
 def legend_below(figure: Any, plane: Any) -> None:
-    """What the colours mean, off the data; nothing where there is one curve without a level."""
+    """Draw the legend below the data if there is more than one label."""
     handles, labels = plane.get_legend_handles_labels()
     if len(labels) > 1:
         columns = 1 if max(map(len, labels)) > 34 else 2 if len(labels) < 5 else 3
@@ -127,28 +121,24 @@ def legend_below(figure: Any, plane: Any) -> None:
 
 def save_figure(path: str | Path, figure: Any, rows: Sequence[Mapping[str, Any]]) -> list[Path]:
     """Write `<path>.png`, `<path>.svg` and the numbers drawn, `<path>.csv`; close the figure."""
-    written = [_save(figure, Path(path), suffix) for suffix in FORMATS]
+    files = [Path(path).with_suffix(suffix) for suffix in FORMATS]
+    for file in files:
+        metadata = {"Date": None} if file.suffix == ".svg" else {}  # same data, same file
+        with whole_file(file) as draft:
+            figure.savefig(draft, format=file.suffix[1:], dpi=150, metadata=metadata)
     pyplot().close(figure)
-    return [*written, write_csv(Path(path).with_suffix(".csv"), [dict(row) for row in rows])]
-
-
-def _save(figure: Any, path: Path, suffix: str) -> Path:
-    target = path.with_suffix(suffix)
-    metadata = {"Date": None} if suffix == ".svg" else {}  # the same data gives the same file
-    with whole_file(target) as draft:
-        figure.savefig(draft, format=suffix[1:], dpi=150, metadata=metadata)
-    return target
+    return [*files, write_csv(Path(path).with_suffix(".csv"), [dict(row) for row in rows])]
 
 
 def pyplot() -> Any:
-    """matplotlib's module for figures, set up to draw into files that do not change by the run."""
+    """Return matplotlib's pyplot, set up to write reproducible files."""
     try:
         import matplotlib
     except ImportError as error:
         raise MissingDependencyError(
             "draw_curves: matplotlib is not installed. Install it: pip install 'masegraph[train]'."
         ) from error
-    matplotlib.rcParams["svg.hashsalt"] = "mase"  # ids in the file do not change from run to run
+    matplotlib.rcParams["svg.hashsalt"] = "mase"  # reproducible ids in the file
     from matplotlib import pyplot
 
     pyplot.switch_backend("Agg")

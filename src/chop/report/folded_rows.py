@@ -1,8 +1,9 @@
-"""A tall layout wrapped into columns, as a newspaper wraps its text, so that it fits a screen."""
+"""Wrapping of a tall layout into columns, so that it fits a screen."""
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,98 +11,91 @@ from typing import Any
 from graph.drawing import Layout
 
 ASPECT = 1.7
-"""Width over height that is aimed at."""
+"""Target of width over height: the proportions of a screen."""
 TALL = 1.6
-"""Height over width from which a layout is wrapped."""
+"""Height over width above which a layout is wrapped."""
 GUTTER, MARGIN = 110.0, 24.0
+"""Space between columns and around the layout, in units of the layout."""
 LEAST_ROWS = 10
-"""Rows of a column, at least."""
+"""Fewest rows of a column."""
 Point = tuple[float, float]
 
 
-def wrapped(found: Layout, links: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Boxes and routes of `found` in columns; `far` lists the routes from one column to another.
+def wrapped(tall: Layout, links: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return boxes and routes of `tall` in columns; `far` lists the routes between two columns.
 
-    Columns end where the fewest edges cross. An edge between columns keeps its ends alone.
+    Columns end where the fewest edges cross. Of an edge between columns only the ends remain.
     """
-    rows = sorted({box.y for box in found.boxes})
-    row = [bisect.bisect_left(rows, box.y) for box in found.boxes]
-    cuts = _cuts(found, row, links, len(rows))
+    rows = sorted({box.y for box in tall.boxes})
+    row = [bisect.bisect_left(rows, box.y) for box in tall.boxes]
+    cuts = _cuts(tall, row, links, len(rows))
     column = [bisect.bisect_right(cuts, r) for r in row]
     far = [i for i, (s, t) in enumerate(links) if column[s] != column[t]]
-    shifts, size = _shifts(found, column, links, len(cuts) + 1)
+    shifts, size = _shifts(tall, column, links, len(cuts) + 1)
 
     def move(point: Point, of: int) -> Point:
-        (dx, dy) = shifts[of]
-        return point[0] + dx, point[1] + dy
+        return point[0] + shifts[of][0], point[1] + shifts[of][1]
 
     boxes = [
-        (*move((b.x, b.y), c), b.width, b.height) for b, c in zip(found.boxes, column, strict=True)
+        (*move((b.x, b.y), c), b.width, b.height) for b, c in zip(tall.boxes, column, strict=True)
     ]
     routes: list[list[Point]] = []
-    for route, (source, target) in zip(found.routes, links, strict=True):
+    for route, (source, target) in zip(tall.routes, links, strict=True):
         start, end = column[source], column[target]
-        kept = route if start == end else (route[0], route[-1])
-        routes.append([move(kept[0], start), *(move(p, end) for p in kept[1:])])
+        points = route if start == end else (route[0], route[-1])
+        routes.append([move(points[0], start), *(move(p, end) for p in points[1:])])
     return {"boxes": boxes, "routes": routes, "far": far, "width": size[0], "height": size[1]}
 
 
 def _cuts(
-    found: Layout, row: Sequence[int], links: Sequence[tuple[int, int]], count: int
+    tall: Layout, row: Sequence[int], links: Sequence[tuple[int, int]], count: int
 ) -> list[int]:
-    """The rows at which columns begin, but the first."""
-    columns = min(_column_count(found, row), count // LEAST_ROWS)
+    """Return the first rows of all columns except the first: near even, with few crossing edges."""
+    columns = min(_column_count(tall, row), count // LEAST_ROWS)
     if columns < 2:
         return []
     crossing = _crossing(row, links, count)
     slack = max(1, count // columns // 3)
-    wanted = [round(k * count / columns) for k in range(1, columns)]
-    return sorted({_quietest(crossing, ideal, slack) for ideal in wanted})
+    cuts = set()
+    for ideal in (round(k * count / columns) for k in range(1, columns)):
+        near = range(max(1, ideal - slack), min(len(crossing) - 1, ideal + slack + 1))
+        cuts.add(min((crossing[at], abs(at - ideal), at) for at in near)[2])
+    return sorted(cuts)
 
 
-def _quietest(crossing: Sequence[int], ideal: int, slack: int) -> int:
-    """The row near `ideal` that the fewest edges cross, the nearest of them."""
-    near = range(max(1, ideal - slack), min(len(crossing) - 1, ideal + slack + 1))
-    return min(near, key=lambda at: (crossing[at], abs(at - ideal)))
-
-
-def _column_count(found: Layout, row: Sequence[int]) -> int:
+def _column_count(tall: Layout, row: Sequence[int]) -> int:
     extents: dict[int, tuple[float, float]] = {}
-    for box, r in zip(found.boxes, row, strict=True):
+    for box, r in zip(tall.boxes, row, strict=True):
         low, high = extents.get(r, (math.inf, -math.inf))
         extents[r] = min(low, box.x - box.width / 2), max(high, box.x + box.width / 2)
     widths = sorted(high - low for low, high in extents.values())
-    if not widths or found.height < TALL * found.width:
+    if not widths or tall.height < TALL * tall.width:
         return 1
-    typical = widths[int(0.9 * (len(widths) - 1))] + GUTTER
-    return max(1, round(math.sqrt(ASPECT * found.height / typical)))
+    typical = widths[int(0.9 * (len(widths) - 1))] + GUTTER  # nine of ten rows are narrower
+    return max(1, round(math.sqrt(ASPECT * tall.height / typical)))
 
 
 def _crossing(row: Sequence[int], links: Sequence[tuple[int, int]], count: int) -> list[int]:
-    """How many edges go from above each row to it or below."""
+    """Return the number of edges that lead from above each row to it or below."""
     steps = [0] * (count + 1)
     for source, target in links:
         low, high = sorted((row[source], row[target]))
         steps[low + 1] += 1
-        steps[high + 1 if high + 1 <= count else count] -= 1
-    totals, running = [], 0
-    for step in steps:
-        running += step
-        totals.append(running)
-    return totals
+        steps[min(high + 1, count)] -= 1
+    return list(itertools.accumulate(steps))
 
 
 def _shifts(
-    found: Layout, column: Sequence[int], links: Sequence[tuple[int, int]], count: int
+    tall: Layout, column: Sequence[int], links: Sequence[tuple[int, int]], count: int
 ) -> tuple[list[Point], Point]:
-    """How far each column moves, and the size of all of them side by side."""
+    """Return the distance that each column moves, and the size of all columns together."""
     points: list[list[Point]] = [[] for _ in range(count)]
-    for box, c in zip(found.boxes, column, strict=True):
+    for box, c in zip(tall.boxes, column, strict=True):
         points[c] += [
             (box.x - box.width / 2, box.y - box.height / 2),
             (box.x + box.width / 2, box.y + box.height / 2),
         ]
-    for route, (source, target) in zip(found.routes, links, strict=True):
+    for route, (source, target) in zip(tall.routes, links, strict=True):
         if column[source] == column[target]:
             points[column[source]] += route
     shifts, x, bottom = [], MARGIN, 0.0

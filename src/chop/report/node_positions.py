@@ -1,4 +1,4 @@
-"""Where the nodes of a graph lie on the page: all of them, and the blocks they belong to."""
+"""Positions of the nodes of a graph on the page, and of the blocks that contain them."""
 
 from __future__ import annotations
 
@@ -6,51 +6,52 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from chop.report.folded_rows import wrapped
-from chop.report.page_record import PageRecord
+from chop.report.page_parts import PageRecord
 from graph.drawing import Box, Edge, layout
 
 LABEL = 24
-"""Characters of a label."""
+"""Longest label, in characters."""
 WORDS = {"placeholder": "input", "get_attr": "parameter"}
-"""What people call an op of the IR."""
+"""Op of the IR -> its label."""
 FEWEST_BLOCKS = 3
-"""With fewer blocks than this, or hardly fewer blocks than nodes, blocks tell nothing."""
+"""Smallest number of blocks that are drawn."""
+MOST_BLOCKS = 0.6
+"""Largest number of blocks that are drawn, as a share of the nodes."""
 
 
 def place_nodes(record: Mapping[str, Any]) -> PageRecord:
-    """Labels, places and routes of all nodes of a graph record."""
-    nodes = record["nodes"]
-    return place([lines_of(n) for n in nodes], record["edges"])
+    """Return labels, places and routes of all nodes of a graph record."""
+    return place([lines_of(n) for n in record["nodes"]], record["edges"])
 
 
 def place(lines: Sequence[tuple[str, ...]], edges: Iterable[tuple[int, int]]) -> PageRecord:
-    """Places of boxes that hold `lines`, joined by `edges`, in whole units.
+    """Return the layout of boxes with the text `lines` and the edges `edges`, in whole units.
 
-    `far` numbers the edges that lead from one column to another.
+    `far` lists the edges between two columns.
     """
     boxes = [Box(str(i), tuple(filter(None, text))) for i, text in enumerate(lines)]
     links = list(edges)
-    found = wrapped(layout(boxes, [Edge(str(s), str(t)) for s, t in links]), links)
+    columns = wrapped(layout(boxes, [Edge(str(s), str(t)) for s, t in links]), links)
     return {
-        "width": round(found["width"]),
-        "height": round(found["height"]),
+        "width": round(columns["width"]),
+        "height": round(columns["height"]),
         "lines": [list(box.lines) for box in boxes],
-        "boxes": [[round(v) for v in box] for box in found["boxes"]],
-        "routes": [[round(v) for point in route for v in point] for route in found["routes"]],
-        "far": found["far"],
+        "boxes": [[round(v) for v in box] for box in columns["boxes"]],
+        "routes": [[round(v) for point in route for v in point] for route in columns["routes"]],
+        "far": columns["far"],
     }
 
 
 def lines_of(node: Mapping[str, Any]) -> tuple[str, str]:
-    """What is written in the box of a node: its label, then op and shape."""
-    label, shape = _label(node), _shape(node)
+    """Return the text of a node's box: its label, then op and shape."""
+    label, results = _label(node), node.get("results") or ()
+    shape = "×".join(map(str, results[0]["shape"])) if results else ""
     op = WORDS.get(node["op"], node["op"])
-    told = [] if op == label else [shorten(op)]
-    return label, " ".join([*told, shape])
+    return label, shape if op == label else f"{shorten(op)} {shape}"
 
 
 def _label(node: Mapping[str, Any]) -> str:
-    """The end of a layer's path, or the name of any other node."""
+    """Return the end of a layer's path, or the name of another node."""
     if node["kind"] != "call_module":
         return shorten(node["name"])
     *_, last = parts = node["target"].split(".")
@@ -59,7 +60,7 @@ def _label(node: Mapping[str, Any]) -> str:
 
 
 def shorten(text: str, most: int = LABEL) -> str:
-    """`text`, its middle left out where it is too long.
+    """Return `text`, without its middle if it is too long.
 
     >>> shorten("bert_encoder_layer_0_output", 12)
     'bert_e…utput'
@@ -70,19 +71,11 @@ def shorten(text: str, most: int = LABEL) -> str:
     return f"{text[: most - 1 - tail]}…{text[-tail:]}"
 
 
-def _shape(node: Mapping[str, Any]) -> str:
-    results = node.get("results") or ()
-    return "×".join(map(str, results[0]["shape"])) if results else ""
-
-
-# -- blocks ---------------------------------------------------------------------------------------
-
-
 def place_blocks(record: Mapping[str, Any]) -> PageRecord | None:
-    """The graph between blocks, each the sum of its nodes; None where that shows nothing new."""
+    """Return the graph of the blocks, or None if there are too few or too many blocks."""
     names = [block_of(node) for node in record["nodes"]]
     blocks = list(dict.fromkeys(names))
-    if not FEWEST_BLOCKS <= len(blocks) <= 0.6 * len(names):
+    if not FEWEST_BLOCKS <= len(blocks) <= MOST_BLOCKS * len(names):
         return None
     number = {name: i for i, name in enumerate(blocks)}
     members = [[i for i, own in enumerate(names) if own == name] for name in blocks]
@@ -93,7 +86,7 @@ def place_blocks(record: Mapping[str, Any]) -> PageRecord | None:
 
 
 def block_of(node: Mapping[str, Any]) -> str:
-    """The block of a node: its path up to the first number, else up to two names.
+    """Return the block of a node: its path up to the first number, or else its first two names.
 
     >>> block_of({"module": "bert.encoder.layer.3.attention", "kind": "call_function"})
     'bert.encoder.layer.3'

@@ -1,7 +1,8 @@
-"""Where a result comes from: versions, command, date and machine."""
+"""Provenance of a result: versions, command, date and machine."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shlex
@@ -17,10 +18,13 @@ PACKAGES = ("masegraph", "torch", "transformers", "numpy")
 
 
 def gather_provenance(**more: Any) -> dict[str, Any]:
-    """Versions, command, date and machine of this process; `more` (seed, config …) is added."""
+    """Return versions, command, date and machine of this process, and `more` (seed, config …)."""
+    script = Path(sys.argv[0])
+    is_module = script.parts[-3:] == ("chop", "cli", "__main__.py")  # python -m chop.cli
+    program = "mase" if is_module else script.name or "python"
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": _command(),
+        "command": shlex.join([program, *sys.argv[1:]]),
         **more,
         "versions": {"python": platform.python_version(), **_versions()},
         "machine": {
@@ -33,21 +37,12 @@ def gather_provenance(**more: Any) -> dict[str, Any]:
     }
 
 
-def _command() -> str:
-    script = Path(sys.argv[0])
-    is_module = script.parts[-3:] == ("chop", "cli", "__main__.py")  # python -m chop.cli
-    program = "mase" if is_module else script.name or "python"
-    return shlex.join([program, *sys.argv[1:]])
-
-
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return versions
 
 
 def _processor() -> str:

@@ -28,7 +28,7 @@ from chop.errors import SearchError
 from chop.files import write_whole
 from chop.log import get_logger
 from chop.registry import suggest
-from chop.report.study_cell import study_html
+from chop.report.study_page import study_html
 from chop.search.loop import INTERRUPTED, work
 from chop.search.plan import SearchPlan, WorkerPlan, make_plan
 from chop.search.progress import Progress

@@ -1,12 +1,12 @@
-"""Documented names of the tools; nothing inside imports this package.
+"""Documented names of the tools in one place; no other package imports it.
 
-Names with heavy imports are rows of `chop.old_names`.
+Names with a slow import are rows of `chop.compat.old_names`.
 """
 
 from __future__ import annotations
 
+from chop.compat.old_names import lazy_names
 from chop.log import get_logger, set_logging_verbosity
-from chop.old_names import lazy_names
 
 __all__ = [
     "InputGenerator",

@@ -1,4 +1,4 @@
-"""Attributes by dotted path."""
+"""Access to attributes by dotted path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REQUIRED = object()
 
 
 def deepgetattr(owner: Any, path: str, default: Any = _REQUIRED) -> Any:
-    """Return the attribute at the dotted `path`, or `default` if given and it does not exist."""
+    """Return the attribute at the dotted `path`, or `default` if it does not exist."""
     try:
         return functools.reduce(getattr, path.split("."), owner)
     except AttributeError:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chop.ir.experts import Experts
+from chop.ir.expert_layer import Experts
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "integer": {"width": 8, "frac_width": 4},

@@ -9,7 +9,7 @@ from typing import Any
 from chop.cli.configs import POSITIONAL, OutputOptions
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
-from chop.report.compare import (
+from chop.report.report_comparison import (
     check_different,
     compare_reports,
     comparison_record,

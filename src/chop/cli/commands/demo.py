@@ -44,7 +44,7 @@ from chop.passes import (
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.report import draw_sweep
 from chop.report.html import Report, write_report
-from chop.report.rtl_links import with_links
+from chop.report.page_parts import with_links
 from chop.search import search
 from chop.search.apply import choose_trial
 from chop.search.fixed_point_widths import WIDTHS, quantize_to_widths, width_space

@@ -19,7 +19,7 @@ from chop.dataset.tokenized import load_tokenizer
 from chop.errors import ConfigError, DataError, TraceError
 from chop.hub import locate
 from chop.ir.graph import MaseGraph
-from chop.ir.graph.generation import has_cache
+from chop.ir.graph.generating_model import has_cache
 from chop.kernels.cache import DEFAULT
 from chop.kernels.formats import PACKED_FORMATS
 from chop.kernels.row_codecs import codec_of

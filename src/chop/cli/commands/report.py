@@ -21,7 +21,7 @@ from chop.cli.session import Session
 from chop.cli.source import find_source, load_graph
 from chop.cli.training import measured
 from chop.report.html import Report, write_report
-from chop.report.rtl_links import with_links
+from chop.report.page_parts import with_links
 
 PAGE = "report.html"
 

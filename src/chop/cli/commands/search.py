@@ -20,7 +20,7 @@ from chop.cli.source import describe, tokenizer_of
 from chop.cli.training import measure
 from chop.cli.units import titled
 from chop.ir.graph import MaseGraph
-from chop.report.search import draw_best_so_far, draw_pareto
+from chop.report.search_figures import draw_best_so_far, draw_pareto
 from chop.search import SearchPlan
 from chop.search import search as run_search
 from chop.search.apply import apply, check_wanted, choose_trial

@@ -15,8 +15,8 @@ from chop.hw.lower import formats
 from chop.hw.lower.calls import called
 from chop.hw.lower.engine import Lowerer, Shape
 from chop.hw.lower.supported import attribute
-from chop.ir.arguments import named_arguments, operand_nodes
 from chop.ir.meta import mase_meta
+from chop.ir.node_arguments import named_arguments, operand_nodes
 
 WIDEST = 24
 """Bits of a constant that is taken exactly, without a format."""

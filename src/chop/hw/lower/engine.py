@@ -29,10 +29,10 @@ from chop.hw.streams.builder import Builder, with_forks
 from chop.hw.streams.stream_cast import Cast
 from chop.hw.streams.stream_reorder import Reorder, moves_beats
 from chop.hw.timing.cycles import size_fifos, with_fifos
-from chop.ir.arguments import operand_nodes
 from chop.ir.design_spec import DEFAULT_MHZ, MEMORY, DesignSpec
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
+from chop.ir.node_arguments import operand_nodes
 from chop.ir.ops import Op, find_op, node_module
 from chop.ir.trace.effects import is_in_place
 

@@ -16,8 +16,8 @@ from chop.hw.arith.golden import ROUNDINGS, Fixed, Span
 from chop.hw.lower.blocks import operand_blocks, result_blocks
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.registry import LOWERINGS
-from chop.ir.arguments import operand_nodes
 from chop.ir.meta import ValueMeta, mase_meta
+from chop.ir.node_arguments import operand_nodes
 from chop.ir.ops import Op
 from chop.nn.quantizers import Integer, Quantizer
 

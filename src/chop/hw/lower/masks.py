@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from chop.hw.lower import formats
 from chop.hw.lower.constants import parameter
 from chop.hw.lower.engine import Lowerer
-from chop.ir.arguments import operand_nodes
+from chop.ir.node_arguments import operand_nodes
 from chop.ir.ops import OPS
 from chop.nn.quantizers.arithmetic.softmax import MASKED
 

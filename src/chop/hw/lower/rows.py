@@ -14,7 +14,7 @@ from chop.hw.design.component import Component
 from chop.hw.design.stream import Stream
 from chop.hw.lower.engine import Lowerer, Value, row_major
 from chop.hw.lower.supported import attribute
-from chop.ir.arguments import named_arguments
+from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import node_module
 from chop.nn.quantized.integer_calls import node_arithmetic
 

@@ -15,13 +15,13 @@ from chop import notebook
 from chop.arguments import MANY, MAPPING, NEW_FILE, NONE, STEM, Kind, an, check, takes
 from chop.errors import CheckpointError, ChopError, GraphError, TraceError
 from chop.ir.drawing import draw
-from chop.ir.graph.generation import Generator, has_cache
+from chop.ir.graph.generating_model import Generator, has_cache
 from chop.ir.guards import guards_of
 from chop.ir.store.checkpoint import load_graph, save_graph, save_state_dict
 from chop.ir.store.traced import TracedModule
-from chop.ir.trace.comparison import warn_if_different
+from chop.ir.trace.cache_capture import check_has_cache, names_with_cache
+from chop.ir.trace.capture_check import warn_if_different
 from chop.ir.trace.inputs import check_concrete, example_inputs
-from chop.ir.trace.past import check_has_cache, names_with_cache
 from chop.ir.trace.recapture import CaptureAgain
 from chop.ir.trace.tracer import TraceOptions, trace
 from chop.registry import suggest
@@ -37,19 +37,19 @@ CLASSES = Kind(
 
 
 class MaseGraph:
-    """A model as a graph: `model` runs it, `fx_graph` is it, `node.meta["mase"]` annotates it.
+    """Model as a graph: `model` runs it, `fx_graph` is it, `node.meta["mase"]` annotates it.
 
-    `hf_input_names` are the inputs a Hugging Face model is traced with; `dummy_in` gives example
-    inputs (a mapping, a tensor or a tuple). `custom_ops` names modules and functions of your own:
+    `hf_input_names` are the inputs of a Hugging Face model; `dummy_in` are example inputs (a
+    mapping, a tensor or a tuple). `custom_ops` names your own modules and functions:
     `{"modules": {MyLayer: {"mase_op": "my_layer"}}}` makes MyLayer one node. `leaf_modules` are
-    further modules, by name or class, to keep whole. `specialize` keeps the branch this input
-    takes where control flow depends on values. `cf_args` are arguments of forward that are no
+    further modules, by name or class, that become one node. `specialize` keeps the branch of these
+    inputs where control flow depends on values. `cf_args` are arguments of forward that are not
     inputs; each must have its default.
 
-    Called with sizes at which the model's code would have gone another way, the graph raises a
-    SizeError; with `recapture` it is captured again there, as long as it is as it was captured.
+    A call with sizes at which the model's code would branch differently raises a SizeError; with
+    `recapture` an unchanged graph is captured again.
 
-    With `cache` a language model is captured with its cache of keys and values: `generate` runs.
+    With `cache` a language model is captured with its key-value cache, so that `generate` works.
 
     The graph shares modules and parameters with `model`: training one trains the other.
     """
@@ -97,44 +97,35 @@ class MaseGraph:
         self._shared.update(id(p) for p in self.model.parameters())
         warn_if_different(model, self.model, self.dummy_in)
         if recapture:
-            self._recapture_with(model, options)
-
-    def _recapture_with(self, model: nn.Module, options: TraceOptions) -> None:
-        example = self.dummy_in or {}
-
-        def capture(inputs: Mapping[str, Any]) -> TracedModule:
-            return trace(model, {**example, **inputs}, options)
-
-        self.model.recapture = CaptureAgain(self.model, model, capture)
+            example = self.dummy_in or {}
+            self.model.recapture = CaptureAgain(
+                self.model, model, lambda inputs: trace(model, {**example, **inputs}, options)
+            )
 
     @property
     def original(self) -> nn.Module | None:
-        """The model this was captured from, until passes have replaced parameters of it.
-
-        From then on the graph does not keep it: it is there as long as somebody else does.
-        """
-        kept = self._original
-        return kept() if isinstance(kept, weakref.ref) else kept
+        """Model of the capture; only a weak reference once passes have replaced parameters."""
+        return self._original() if isinstance(self._original, weakref.ref) else self._original
 
     @original.setter
     def original(self, model: nn.Module | None) -> None:
         self._original: nn.Module | weakref.ref[nn.Module] | None = model
 
     def _release_original(self) -> None:
-        """Keep no second copy of the weights: hold the model only while it shares all of them."""
+        """Release the model once it does not share all parameters, to keep one copy of them."""
         now = {id(p) for p in self.model.parameters()}
         if isinstance(self._original, nn.Module) and not self._shared <= now:
             self._original = weakref.ref(self._original)
-            self.model.recapture = None  # it speaks of the model as it was
+            self.model.recapture = None  # it captures the unchanged model
 
     @classmethod
     def from_module(cls, model: nn.Module, *args: Any, **options: Any) -> MaseGraph:
-        """The same as `MaseGraph(model, …)`."""
+        """Return `MaseGraph(model, …)`."""
         return cls(model, *args, **options)
 
     @property
     def fx_graph(self) -> fx.Graph:
-        """The torch.fx graph; assigning one recompiles the model."""
+        """Graph of torch.fx; assigning one recompiles the model."""
         return self.model.graph
 
     @fx_graph.setter
@@ -143,18 +134,18 @@ class MaseGraph:
 
     @property
     def nodes(self) -> Any:
-        """The nodes of the graph, in order of execution."""
+        """Nodes of the graph, in order of execution."""
         return self.fx_graph.nodes
 
     @property
     def modules(self) -> dict[str, nn.Module]:
-        """The live modules of the model, by qualified name."""
+        """Modules of the model, by qualified name."""
         return dict(self.model.named_modules())
 
     def open_sizes(self) -> dict[str, list[str]]:
-        """Of every size of every input: `free`, `pinned`, or the condition it must meet.
+        """Return `free`, `pinned` or the condition of every size of every input.
 
-        A graph captured without inputs has no such table: torch.fx refuses to decide by a size.
+        The table is empty for a graph captured without inputs.
         """
         guards = guards_of(self.model)
         return {} if guards is None else guards.openness()
@@ -166,11 +157,11 @@ class MaseGraph:
         self._release_original()
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Tokens that follow the ones given: transformers' own `generate`, run on this graph.
+        """Generate tokens by transformers' `generate`, run on this graph.
 
-        It takes what transformers' takes: `mg.generate(**inputs, max_new_tokens=20)`, sampling,
-        beams, a streamer, `past_key_values`, `cache_implementation="static"`. The graph must have
-        been captured with `cache=True`; with `use_cache=False` any does.
+        The arguments are those of transformers: `mg.generate(**inputs, max_new_tokens=20)`,
+        sampling, beams, a streamer, `past_key_values`, `cache_implementation="static"`. The graph
+        must be captured with `cache=True`, or `use_cache=False` given.
         """
         model: Any = self.as_transformers()
         if not has_cache(self.model) and kwargs.get("use_cache") is not False:
@@ -182,21 +173,21 @@ class MaseGraph:
         return model.generate(*args, **kwargs)
 
     def as_transformers(self) -> PreTrainedModel:
-        """This graph as a model of the class it came from, with that class's `generate`.
+        """Return this graph as a model of its original class, with that class's `generate`.
 
-        It holds the graph as it is now, and is made again only after the graph has changed, so
-        what was compiled for one call of `generate` serves the next.
+        The model is created again only after the graph has changed, so that compiled code of one
+        call of `generate` is used by the next.
         """
-        known: Generator | None = self.__dict__.get("_generator")
-        if known is None or not known.is_of(self.model):
-            kept = self.original
-            known = Generator(self.model, None if kept is None else type(kept))
-            self.__dict__["_generator"] = known
-        return known.model
+        generator: Generator | None = self.__dict__.get("_generator")
+        if generator is None or not generator.is_of(self.model):
+            original = self.original
+            generator = Generator(self.model, None if original is None else type(original))
+            self.__dict__["_generator"] = generator
+        return generator.model
 
     @takes(GraphError, path=NEW_FILE, file=NEW_FILE | NONE)
     def draw(self, path: str | Path = "mase_graph.svg", *, file: str | Path | None = None) -> Path:
-        """Write a picture of the graph, as SVG or DOT by the suffix, and say where.
+        """Draw the graph, as SVG or DOT by the suffix, and return the path.
 
         `file` is another name for `path`.
         """
@@ -208,10 +199,10 @@ class MaseGraph:
         path: str | Path = "mase_graph",
         save_format: Literal["graph", "packed", "state_dict"] = "graph",
     ) -> None:
-        """Write `<path>.json` and `<path>.safetensors`, or with "state_dict" the tensors alone.
+        """Write `<path>.json` and `<path>.safetensors`, or with "state_dict" only the tensors.
 
-        "packed": what layers have in formats of at most 8 bits takes those bits; the float values
-        it was rounded from are not kept.
+        "packed": parameters in formats of at most 8 bits are stored with those bits, without
+        their float values.
         """
         if save_format not in ("graph", "packed", "state_dict"):
             raise CheckpointError(
@@ -227,7 +218,7 @@ class MaseGraph:
     def from_checkpoint(
         cls, path: str | Path, classes: Iterable[Any] = (), custom_ops: Any = None
     ) -> MaseGraph:
-        """The graph that `export` wrote. `classes` are classes and functions of your own in it."""
+        """Load a graph that `export` wrote; `classes` are your own classes and functions in it."""
         loaded = load_graph(path, (*classes, *(custom_ops or {}).get("modules", {})))
         graph = cls(loaded.model, custom_ops=custom_ops)
         graph.dummy_in = loaded.dummy_in
@@ -241,13 +232,13 @@ class MaseGraph:
         new.dummy_in = copy.deepcopy(self.dummy_in, memo)
         new.custom_ops = dict(self.custom_ops)
         new._shared = set()
-        new.original = None  # shares parameters with the graph this is a copy of
+        new.original = None  # it shares parameters with the copied graph
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = self._original if isinstance(self._original, nn.Module) else None
+        original = self._original if isinstance(self._original, nn.Module) else None
         state = {k: v for k, v in vars(self).items() if k != "_generator"}
-        return {**state, "_original": kept, "_shared": set()}  # ids mean nothing elsewhere
+        return {**state, "_original": original, "_shared": set()}  # ids differ elsewhere
 
     def _repr_html_(self) -> str | None:
         """Return the graph with its inspector for notebooks, or None without a report package."""
@@ -257,16 +248,16 @@ class MaseGraph:
         return f"MaseGraph({type(self.model).__name__}, {len(self.nodes)} nodes)"
 
 
-def check_custom_ops(given: Mapping[str, Any]) -> None:
-    """Refuse what says nothing about modules or functions of the user's own."""
-    for kind, listed in given.items():
+def check_custom_ops(custom_ops: Mapping[str, Any]) -> None:
+    """Raise for keys other than modules and functions."""
+    for kind, listed in custom_ops.items():
         if kind not in ("modules", "functions"):
             raise TraceError(f"custom_ops: unknown key '{kind}'. Allowed: modules, functions.")
         check(f"custom_ops['{kind}']", MAPPING, listed, TraceError)
 
 
 def check_leaves(model: nn.Module, leaves: Iterable[Any]) -> None:
-    """Refuse the name of a module that is not there."""
+    """Raise for the name of a module that does not exist."""
     paths = [path for path, _ in model.named_modules() if path]
     for leaf in leaves:
         if isinstance(leaf, str) and leaf not in paths:
@@ -287,7 +278,7 @@ def _captured(model: nn.Module, inputs: Any, options: TraceOptions) -> TracedMod
 
 
 def _runs(model: nn.Module, inputs: Mapping[str, Any]) -> bool:
-    """Whether the model itself runs: then it is the capture that failed."""
+    """Return True if the model itself runs, so that the capture failed."""
     try:
         with torch.no_grad():
             copy.deepcopy(model).eval()(**inputs)

@@ -1,11 +1,10 @@
-"""The op table: what MASE knows about each operator, one row each.
+"""Op table: one row per operator.
 
-To add an op, add one row to the file of its family: its names in torch, its operands, what it
-costs, how it computes on quantised operands, how it carries dimensions, what realises it in
-hardware. From outside the package, `register_op(Op(...))` does the same. Torch targets are matched
-by identity; an op that exists both as module and as function is one row. A name that torch, the
-dimension rules or the types of the IR do not have is an error when the row is made. Nothing else
-in the project may switch on an op's name: give the table a column instead.
+To add an op, add one row to the file of its family: its names in torch, its operands, cost,
+computation on quantised operands, dimension rule and hardware. From outside the package, call
+`register_op(Op(...))`. Torch targets are matched by identity; an op that is both a module and a
+function is one row. A row with an unknown name of torch, of a dimension rule or of a MASE type
+raises. Nothing else in the project may switch on an op's name: add a column to the table instead.
 """
 
 from chop.ir.ops.compute import Compute, Operand, computes, parameter_role

@@ -1,4 +1,4 @@
-"""Activation functions, and what leaves or drops elements of its operand."""
+"""Activation functions, dropouts, identities and losses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chop.ir.ops import integer
+from chop.ir.ops import integer_kernels
 from chop.ir.ops.by_name import layer
 from chop.ir.ops.compute import Compute, computes
 from chop.ir.ops.row import MODULE, Op
@@ -25,13 +25,13 @@ def _of(function: Any) -> Compute:
 
 
 def _softmax(input: Tensor, dim: int | None = None, *rest: Any, **options: Any) -> Tensor:
-    """Takes the calls of torch.softmax (input, dim, dtype) and of F.softmax alike."""
+    """Accept the arguments of torch.softmax (input, dim, dtype) and of F.softmax."""
     dtypes = [v for v in (*rest, options.get("dtype")) if isinstance(v, torch.dtype)]
     return F.softmax(input, dim, dtype=dtypes[0] if dtypes else None)
 
 
 def _table(function: Any, arguments: str = "input*") -> Compute:
-    return computes(arguments, function, integer=integer.by_table)
+    return computes(arguments, function, integer=integer_kernels.by_table)
 
 
 _LUT = "fixed_lut"
@@ -100,7 +100,7 @@ ROWS = (
         "Softmax Softmax2d",
         "softmax",
         5,
-        compute=computes("input* dim", _softmax, integer=integer.softmax),
+        compute=computes("input* dim", _softmax, integer=integer_kernels.softmax),
         dims="along_dimension",
         rtl="fixed_softmax",
     ),
@@ -149,4 +149,23 @@ PASSING = (
     ),
     Op("activation_mask", MODULE, flops_per_output=1, dims="per_sample"),
 )
-"""What gives elements back, all or some."""
+"""Layers that return their operand, whole or masked."""
+
+
+def _loss(name: str, modules: str) -> Op:
+    return layer(name, modules, name, flops_per_output=1)
+
+
+LOSSES = (
+    _loss("cross_entropy", "CrossEntropyLoss"),
+    _loss("nll_loss", "NLLLoss NLLLoss2d"),
+    _loss("mse_loss", "MSELoss"),
+    _loss("l1_loss", "L1Loss"),
+    _loss("smooth_l1_loss", "SmoothL1Loss"),
+    _loss("huber_loss", "HuberLoss"),
+    _loss("binary_cross_entropy_with_logits", "BCEWithLogitsLoss"),
+    _loss("binary_cross_entropy", "BCELoss"),
+    _loss("kl_div", "KLDivLoss"),
+    _loss("ctc_loss", "CTCLoss"),
+    _loss("cosine_embedding_loss", "CosineEmbeddingLoss"),
+)

@@ -1,4 +1,4 @@
-"""Layers over sequences: recurrent ones and attention."""
+"""Ops over sequences: recurrent layers, attention and its key-value cache."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from chop.ir import kv_cache
 from chop.ir.ops.by_name import layer
 from chop.ir.ops.compute import Parameters, computes
-from chop.ir.ops.integer import undefined
-from chop.ir.ops.row import BUILTIN_FUNC, MODULE, Shapes
+from chop.ir.ops.integer_kernels import undefined
+from chop.ir.ops.row import BUILTIN_FUNC, IMPLICIT_FUNC, MODULE, Op, Shapes
 
 
 def _attention_macs(s: Shapes) -> int:
@@ -21,7 +22,7 @@ def _attention_macs(s: Shapes) -> int:
 
 
 def _multihead_macs(s: Shapes) -> int:
-    """Three input projections, scores, weighted sum, output projection."""
+    # three input projections, scores, weighted sum, output projection
     query, key = s.inputs[0], s.inputs[1] if len(s.inputs) > 1 else s.inputs[0]
     embed = query[-1]
     tokens, keys = math.prod(query[:-1]), math.prod(key[:-1])
@@ -125,4 +126,18 @@ ROWS = (
         dims="attention",
         carries_factor=(2,),
     ),
+)
+
+_CACHE_OPS: dict[str, dict[str, Any]] = {
+    "past_length": {},
+    "update_past": {"is_view": True, "dims": "past"},
+    "update_cross": {"is_view": True, "dims": "past"},
+    "cross_source": {"is_view": True},
+    "positions": {"is_view": True},
+    "causal_mask": {"is_view": True},
+    "bidirectional_mask": {"is_view": True},
+}
+CACHE_ROWS = tuple(
+    Op(name, IMPLICIT_FUNC, functions=(getattr(kv_cache, name),), **columns)
+    for name, columns in _CACHE_OPS.items()
 )

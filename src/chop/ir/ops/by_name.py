@@ -1,4 +1,4 @@
-"""Rows written by the names that torch has: looked up, and an error where torch has none.
+"""Constructors of rows that look up names of torch and raise if torch has none.
 
 A name that some supported versions of torch lack ends in a question mark.
 """
@@ -23,27 +23,27 @@ WEIGHT_BIAS = ("weight", "bias")
 
 
 def layer(name: str, modules: str, functions: str = "", **columns: Any) -> Op:
-    """A row for a module with a functional form."""
+    """Return a row for a module with a functional form."""
     return Op(
         name,
         columns.pop("type", MODULE_RELATED_FUNC),
-        modules=_found(name, modules, (nn,)),
-        functions=_found(name, functions, LAYER_PLACES),
+        modules=_look_up(name, modules, (nn,)),
+        functions=_look_up(name, functions, LAYER_PLACES),
         methods=_methods(functions),
         **columns,
     )
 
 
 def tensor_op(name: str, names: str = "", type: str = BUILTIN_FUNC, **columns: Any) -> Op:
-    """A row for a tensor operation: torch functions, operators and methods of these names."""
+    """Return a row for torch functions, operators and tensor methods of these names."""
     names = names or name
-    found = _found(name, names, TENSOR_PLACES) + columns.pop("functions", ())
-    return Op(name, type, functions=found, methods=_methods(names), **columns)
+    functions = _look_up(name, names, TENSOR_PLACES) + columns.pop("functions", ())
+    return Op(name, type, functions=functions, methods=_methods(names), **columns)
 
 
 def functions(names: str, place: Any) -> Functions:
-    """The functions of these names in one module of torch."""
-    return _found("functions", names, (place,))
+    """Return the functions of these names in one module of torch."""
+    return _look_up("functions", names, (place,))
 
 
 def _methods(names: str) -> tuple[str, ...]:
@@ -51,12 +51,12 @@ def _methods(names: str) -> tuple[str, ...]:
     return tuple(name for name in plain if hasattr(torch.Tensor, name))
 
 
-def _found(op: str, names: str, places: Iterable[Any]) -> tuple[Any, ...]:
-    found: dict[Any, None] = {}
+def _look_up(op: str, names: str, places: Iterable[Any]) -> tuple[Any, ...]:
+    objects: dict[Any, None] = {}
     for name in names.split():
         plain = name.removesuffix("?")
         here = [getattr(place, plain) for place in places if hasattr(place, plain)]
         if not here and plain == name and not _methods(name):
             raise RegistryError(f"op '{op}': torch has nothing of the name '{name}'.")
-        found |= dict.fromkeys(here)
-    return tuple(found)
+        objects |= dict.fromkeys(here)
+    return tuple(objects)

@@ -1,9 +1,9 @@
-"""How a quantisable op computes, given operands that are quantised already.
+"""Computation of a quantisable op on quantised operands.
 
-To make an op quantisable, give its row `compute=computes(...)`: the arguments of its function with
-the operands starred, the function, and for a layer with parameters its kernel
-`(module, parameters, *arguments) -> result`. A layer without parameters needs no kernel: its own
-forward computes on quantised inputs.
+To make an op quantisable, add `compute=computes(...)` to its row: the arguments of its function
+with starred operands, the function, and for a layer with parameters its kernel
+`(module, parameters, *arguments) -> result`. A layer without parameters needs no kernel, because
+its forward computes on quantised inputs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chop.errors import RegistryError
-from chop.ir.ops.integer import IntegerKernel
+from chop.ir.ops.integer_kernels import IntegerKernel
 from chop.registry import suggest
 
 PARAMETER_NAMES = ("weight", "bias")
@@ -24,10 +24,10 @@ Parameters = Any  # a tuple of Tensor | None; torch's signatures cannot be check
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor that an op computes with.
+    """Tensor operand of an op.
 
-    `position` and `argument` say where the call has it; `role` names its format in a config
-    (`data_in`, `weight` …). `prefer` is a role whose settings win where a config has them.
+    `position` and `argument` are its place in the call; `role` names its format in a config
+    (`data_in`, `weight` …). `prefer` is a role whose settings have precedence.
     """
 
     position: int
@@ -38,10 +38,10 @@ class Operand:
 
 @dataclass(frozen=True)
 class Compute:
-    """The arithmetic of one op: its operands, its function and its layer's kernel.
+    """Arithmetic of an op: its operands, its function and its layer's kernel.
 
-    `unlike`: functions of the op's row that take their arguments otherwise. `integer`: how it
-    computes where its config says `arithmetic = "integer"`; None where that is the same.
+    `unlike`: functions of the op's row with other arguments. `integer`: its kernel for the setting
+    `arithmetic = "integer"`; None if that is the same.
     """
 
     arguments: tuple[str, ...]
@@ -54,18 +54,18 @@ class Compute:
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """The operands that a layer is called with."""
+        """Operands that a layer is called with."""
         return tuple(o for o in self.operands if o.argument not in self.parameters)
 
     @property
     def layer_roles(self) -> tuple[str, ...]:
-        """The roles of a layer's inputs and parameters, each once."""
+        """Roles of a layer's inputs and parameters, without duplicates."""
         roles = [o.role for o in self.inputs] + [parameter_role(p) for p in self.parameters]
         return tuple(dict.fromkeys(roles))
 
 
 def parameter_role(name: str) -> str:
-    """The role of a layer's parameter: `in_proj_bias` -> `bias`, `out_proj.weight` -> `weight`."""
+    """Return the role of a parameter: `in_proj_bias` -> `bias`, `out_proj.weight` -> `weight`."""
     return "bias" if "bias" in name else "weight"
 
 
@@ -79,7 +79,7 @@ def computes(
     unlike: tuple[Callable[..., Any], ...] = (),
     integer: IntegerKernel | None = None,
 ) -> Compute:
-    """The column; in `arguments`, operands end in a star and parameters go by their own name."""
+    """Return the column `compute`; in `arguments`, operands end in a star."""
     names = tuple(name.removesuffix("*") for name in arguments.split())
     starred = [i for i, name in enumerate(arguments.split()) if name.endswith("*")]
     unknown = [name for name in prefer or () if name not in names]

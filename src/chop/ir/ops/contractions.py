@@ -1,4 +1,4 @@
-"""Layers that multiply by a weight, and look-ups in one."""
+"""Layers that multiply by a weight, and embeddings."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chop.ir.experts import Experts
+from chop.ir.expert_layer import Experts
 from chop.ir.ops.by_name import WEIGHT_BIAS, layer
 from chop.ir.ops.compute import Parameters, computes
 from chop.ir.ops.row import MODULE, Op, Shapes
 
 
+def _row_size(s: Shapes) -> int:
+    return math.prod((s.parameters["weight"] if "weight" in s.parameters else s.inputs[1])[1:])
+
+
 def _weight_macs(s: Shapes) -> int:
-    """Every output element is a dot product with one row of the weight."""
-    weight = s.parameters["weight"] if "weight" in s.parameters else s.inputs[1]
-    return s.output_elements * math.prod(weight[1:])
-
-
-def _transposed_macs(s: Shapes) -> int:
-    weight = s.parameters["weight"] if "weight" in s.parameters else s.inputs[1]
-    return math.prod(s.inputs[0]) * math.prod(weight[1:])
+    # every output element is a dot product with one row of the weight
+    return s.output_elements * _row_size(s)
 
 
 def _packed_macs(s: Shapes) -> int:
@@ -48,10 +46,6 @@ def _embedding(m: Any, p: Parameters, ids: Tensor) -> Any:
     return F.embedding(ids, weight, *options)
 
 
-def _experts(m: Any, p: Parameters, x: Tensor, ends: Tensor) -> Any:
-    return m.multiply(x, p[0], ends)
-
-
 _CONV = "input* weight* bias* stride padding dilation groups"
 
 
@@ -62,7 +56,11 @@ def _convolution(n: int, **columns: Any) -> Op:
 
 def _transposed(n: int, **columns: Any) -> Op:
     names = (f"conv_transpose{n}d", f"ConvTranspose{n}d", f"conv_transpose{n}d")
-    columns |= {"parameters": WEIGHT_BIAS, "macs": _transposed_macs, "dims": "conv_transpose"}
+    columns |= {
+        "parameters": WEIGHT_BIAS,
+        "macs": lambda s: math.prod(s.inputs[0]) * _row_size(s),
+        "dims": "conv_transpose",
+    }
     return layer(*names, **columns)
 
 
@@ -107,7 +105,9 @@ ROWS = (
         modules=(Experts,),
         parameters=("weight",),
         macs=_packed_macs,
-        compute=computes("input* weight* ends", None, _experts),
+        compute=computes(
+            "input* weight* ends", None, lambda m, p, x, ends: m.multiply(x, p[0], ends)
+        ),
     ),
     layer(
         "embedding_bag", "EmbeddingBag", "embedding_bag", parameters=("weight",), reads_rows=True
@@ -131,7 +131,7 @@ FUSED = (
         flops_per_output=9,
     ),
 )
-"""Layers that the fusing passes make."""
+"""Layers that fusing passes create."""
 
 PACKED = (
     Op("packed_linear", MODULE, module_names=("QLinearPacked", "QLinearInt8"), macs=_packed_macs),
@@ -139,4 +139,4 @@ PACKED = (
     Op("packed_experts", MODULE, module_names=("QExpertsPacked",), macs=_packed_macs),
     Op("packed_embedding", MODULE, module_names=("QEmbeddingPacked",), reads_rows=True),
 )
-"""Layers whose weights are kept in their number format."""
+"""Layers whose weights are stored in their number format."""

@@ -1,4 +1,4 @@
-"""Arithmetic element by element."""
+"""Elementwise arithmetic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _elementwise(name: str, names: str = "", **columns: Any) -> Op:
 def _python_or_torch(
     python: Callable[..., Any], of_torch: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The operator, which takes numbers too; torch's function where a call has options."""
+    """Return a function that calls the operator, or torch's function if there are options."""
 
     def call(input: Any, other: Any, **options: Any) -> Any:
         return of_torch(input, other, **options) if options else python(input, other)

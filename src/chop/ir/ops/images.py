@@ -1,4 +1,4 @@
-"""Poolings and other layers over places."""
+"""Pooling and other layers over images."""
 
 from __future__ import annotations
 

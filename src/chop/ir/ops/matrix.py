@@ -1,4 +1,4 @@
-"""Products of tensors, and running sums."""
+"""Products of tensors, reductions and running sums."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ import torch.nn.functional as F
 
 from chop.ir.ops.by_name import functions, tensor_op
 from chop.ir.ops.compute import computes
-from chop.ir.ops.row import Shapes
+from chop.ir.ops.row import Op, Shapes
 
 
 def _matmul_macs(s: Shapes) -> int:
     return s.output_elements * s.inputs[0][-1]
 
 
-def _addmm_macs(s: Shapes) -> int:
-    return s.output_elements * s.inputs[1][-1]
-
-
 def _einsum_macs(s: Shapes) -> int:
-    """One multiply-accumulate for every combination of the index letters of the equation."""
+    # one multiply-accumulate for every combination of the index letters of the equation
     letters = str(s.config.get("equation", "")).replace(" ", "").split("->")[0].split(",")
     if "." in "".join(letters) or [len(t) for t in letters] != [len(i) for i in s.inputs]:
         return 0
@@ -54,7 +50,12 @@ ROWS = (
     tensor_op(
         "grouped_mm", "_grouped_mm?", macs=_matmul_macs, functions=functions("grouped_mm?", F)
     ),
-    tensor_op("addmm", "addmm baddbmm addbmm addmv", macs=_addmm_macs, dims="addmm"),
+    tensor_op(
+        "addmm",
+        "addmm baddbmm addbmm addmv",
+        macs=lambda s: s.output_elements * s.inputs[1][-1],
+        dims="addmm",
+    ),
     tensor_op("einsum", macs=_einsum_macs),
     tensor_op("dot", "dot vdot inner outer tensordot"),
     tensor_op("norm", "norm vector_norm matrix_norm", flops_per_output=2, dims="reduce"),
@@ -66,4 +67,22 @@ ROWS = (
     ),
     tensor_op("diff", flops_per_output=1),
     tensor_op("fft", "fft ifft fft2 ifft2 fftn ifftn rfft irfft rfftn irfftn"),
+)
+
+
+def _reduction(name: str, names: str = "", rtl: str = "") -> Op:
+    return tensor_op(name, names, flops_per_output=1, dims="reduce", rtl=rtl)
+
+
+REDUCTIONS = (
+    _reduction("sum", "sum nansum"),
+    _reduction("prod"),
+    _reduction("mean", "mean nanmean", rtl="fixed_mean"),
+    _reduction("var", "var var_mean"),
+    _reduction("std", "std std_mean"),
+    _reduction("max", "max amax"),
+    _reduction("min", "min amin"),
+    _reduction("argmax", "argmax argmin"),
+    _reduction("logsumexp"),
+    _reduction("all", "all any"),
 )

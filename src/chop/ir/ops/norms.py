@@ -7,7 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from chop.ir.ops import integer
+from chop.ir.ops import integer_kernels
 from chop.ir.ops.by_name import WEIGHT_BIAS, layer
 from chop.ir.ops.compute import Parameters, computes
 from chop.ir.ops.row import MODULE, Op
@@ -45,7 +45,7 @@ ROWS = (
             "input* normalized_shape weight* bias*",
             F.layer_norm,
             lambda m, p, x: F.layer_norm(x, m.normalized_shape, p[0], p[1], m.eps),
-            integer=integer.layer_norm,
+            integer=integer_kernels.layer_norm,
         ),
         dims="norm_last",
         rtl="fixed_layer_norm",
@@ -60,7 +60,7 @@ ROWS = (
             "input* normalized_shape weight*",
             F.rms_norm,
             lambda m, p, x: F.rms_norm(x, m.normalized_shape, p[0], m.eps),
-            integer=integer.rms_norm,
+            integer=integer_kernels.rms_norm,
         ),
         dims="norm_last",
         rtl="fixed_rms_norm",
@@ -75,7 +75,7 @@ ROWS = (
             "input* num_groups weight* bias*",
             F.group_norm,
             lambda m, p, x: F.group_norm(x, m.num_groups, p[0], p[1], m.eps),
-            integer=integer.undefined,
+            integer=integer_kernels.undefined,
         ),
         dims="norm_group",
     ),

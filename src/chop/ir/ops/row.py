@@ -1,4 +1,4 @@
-"""A row of the op table: what MASE knows about one operator."""
+"""Row of the op table."""
 
 from __future__ import annotations
 
@@ -22,13 +22,8 @@ PLACEHOLDER = "placeholder"
 GET_ATTR = "get_attr"
 OUTPUT = "output"
 MASE_TYPES = (
-    MODULE,
-    MODULE_RELATED_FUNC,
-    BUILTIN_FUNC,
-    IMPLICIT_FUNC,
-    PLACEHOLDER,
-    GET_ATTR,
-    OUTPUT,
+    *(MODULE, MODULE_RELATED_FUNC, BUILTIN_FUNC, IMPLICIT_FUNC),
+    *(PLACEHOLDER, GET_ATTR, OUTPUT),
 )
 """The seven types of the IR."""
 
@@ -37,7 +32,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shapes:
-    """The shapes an op works on, as its cost rule sees them."""
+    """Shapes of a call, for the cost rule of its op."""
 
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
@@ -46,7 +41,7 @@ class Shapes:
 
     @property
     def output_elements(self) -> int:
-        """Elements over all outputs."""
+        """Elements of all outputs."""
         return sum(math.prod(s) for s in self.outputs)
 
 
@@ -56,16 +51,16 @@ MacsRule = Callable[[Shapes], int]
 
 @dataclass(frozen=True)
 class Op:
-    """One operator: its names in torch, its operands, what it costs, what it may do besides.
+    """Operator: its names in torch, its operands, cost and side effects.
 
-    `is_random`: two calls on equal operands may differ. `is_stateful`: a call in training mode
-    writes buffers. `is_view`: the result may share the storage of an operand. `is_dropout`: gives
-    its operand back in evaluation mode. `copies_if_strided`: a view, but of a contiguous operand
-    alone. `reads_rows`: of its parameters it reads the rows it gives. `compute`: its arithmetic on
-    quantised operands; None where it cannot be quantised. `dims`: the rule by which it carries
-    dimensions (`chop.ir.dims`); None where every one is needed whole. `carries_factor`: places of
-    operands of which a positive factor, also one for each channel, is a factor of the result.
-    `rtl`: how hardware realises it, a component of `chop.hw` or wiring; empty where it does not.
+    `is_random`: calls on equal operands may differ. `is_stateful`: a call in training mode writes
+    buffers. `is_view`: the result may share the storage of an operand. `is_dropout`: returns its
+    operand in evaluation mode. `copies_if_strided`: a view only of a contiguous operand.
+    `reads_rows`: reads only the rows of its parameters that it returns. `compute`: its arithmetic
+    on quantised operands; None if it cannot be quantised. `dims`: its dimension rule
+    (`chop.ir.dims`); None if every dimension is needed whole. `carries_factor`: positions of
+    operands of which a positive factor, also one per channel, is a factor of the result.
+    `rtl`: its component of `chop.hw`, or wiring; empty if hardware does not support it.
     """
 
     name: str
@@ -74,7 +69,7 @@ class Op:
     functions: tuple[Callable[..., Any], ...] = ()
     methods: tuple[str, ...] = ()
     module_names: tuple[str, ...] = ()
-    """Endings of class names, for a layer that every library copies instead of importing."""
+    """Endings of class names, for layers that libraries copy instead of importing."""
     parameters: tuple[str, ...] = ()
     macs: MacsRule | None = None
     flops_per_output: float = 0.0
@@ -91,30 +86,25 @@ class Op:
 
     def __post_init__(self) -> None:
         if self.type not in MASE_TYPES:
-            known = suggest(self.type, MASE_TYPES)
-            raise RegistryError(f"op '{self.name}': unknown type '{self.type}'. {known}")
+            nearest = suggest(self.type, MASE_TYPES)
+            raise RegistryError(f"op '{self.name}': unknown type '{self.type}'. {nearest}")
         check_rule(self.dims, f"op '{self.name}'")
-        self._check_parameters()
-
-    def _check_parameters(self) -> None:
-        """A parameter that the op computes with by its name is one that the row names."""
         own = [o.argument for o in self.compute.operands] if self.compute else []
         unknown = [n for n in own if n in PARAMETER_NAMES and n not in self.parameters]
         if unknown:
-            known = ", ".join(self.parameters) or "none"
             raise RegistryError(
                 f"op '{self.name}': computes with '{unknown[0]}', which is none of its "
-                f"parameters. Known: {known}."
+                f"parameters. Known: {', '.join(self.parameters) or 'none'}."
             )
 
     def flops(self, shapes: Shapes) -> int:
-        """Floating-point operations: two for each multiply-accumulate, plus the elementwise."""
+        """Return floating-point operations: two per multiply-accumulate, plus elementwise ones."""
         return 2 * self.macs_of(shapes) + int(self.flops_per_output * shapes.output_elements)
 
     def macs_of(self, shapes: Shapes) -> int:
-        """Multiply-accumulates of one call; 0 where the op has none."""
+        """Return the multiply-accumulates of one call."""
         return self.macs(shapes) if self.macs else 0
 
 
 UNKNOWN = Op("unknown", IMPLICIT_FUNC)
-"""Of a node whose op is in no table."""
+"""Row of a node whose op is in no table."""

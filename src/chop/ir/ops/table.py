@@ -1,4 +1,4 @@
-"""The table itself, and how a node's op is found in it."""
+"""Registry of the ops, and lookup of a node's op."""
 
 from __future__ import annotations
 
@@ -14,12 +14,8 @@ from chop.ir.ops import (
     contractions,
     elementwise,
     images,
-    losses,
     matrix,
-    movement,
     norms,
-    past,
-    reductions,
     shapes,
 )
 from chop.ir.ops.row import GET_ATTR, IMPLICIT_FUNC, MODULE, OUTPUT, PLACEHOLDER, Op
@@ -30,13 +26,13 @@ OPS: Registry[Op] = Registry("op")
 _BY_MODULE: dict[type[nn.Module], Op] = {}
 _BY_MODULE_NAME: dict[str, Op] = {}
 FUNCTION_OPS: dict[Callable[..., Any], Op] = {}
-"""The ops by the functions they stand for."""
+"""Function -> op."""
 METHOD_OPS: dict[str, Op] = {}
-"""The ops by the tensor methods they stand for."""
+"""Tensor method -> op."""
 
 
 def register_op(op: Op) -> Op:
-    """Add a row, from this package or from outside; a name or target already taken is an error."""
+    """Add a row; raise if its name or a target is registered already."""
     if op.name in OPS:
         raise RegistryError(f"op '{op.name}' is already registered.")
     tables: list[tuple[dict[Any, Op], Iterable[Any]]] = [
@@ -46,9 +42,8 @@ def register_op(op: Op) -> Op:
         (METHOD_OPS, op.methods),
     ]
     for table, keys in tables:
-        taken = [key for key in keys if key in table]
-        if taken:
-            owner, what = table[taken[0]].name, getattr(taken[0], "__name__", taken[0])
+        for key in (key for key in keys if key in table):
+            owner, what = table[key].name, getattr(key, "__name__", key)
             raise RegistryError(f"op '{op.name}': '{what}' stands for op '{owner}' already.")
     for table, keys in tables:
         table.update(dict.fromkeys(keys, op))
@@ -66,19 +61,19 @@ for _row in (
     *contractions.PACKED,
     *images.POOLS,
     *images.ROWS,
-    *losses.ROWS,
+    *activations.LOSSES,
     *matrix.ROWS,
     *elementwise.ROWS,
-    *reductions.ROWS,
-    *movement.ROWS,
-    *past.ROWS,
+    *matrix.REDUCTIONS,
+    *shapes.MOVEMENTS,
+    *attention.CACHE_ROWS,
     *shapes.ROWS,
 ):
     register_op(_row)
 
 
 def op_of_module(module: nn.Module) -> Op | None:
-    """The row of a module, or of the nearest of its base classes, or the `op` it names itself."""
+    """Return the row of a module's nearest class, or its class attribute `op`."""
     for cls in type(module).__mro__:
         if cls in _BY_MODULE:
             return _BY_MODULE[cls]
@@ -90,22 +85,22 @@ def op_of_module(module: nn.Module) -> Op | None:
 
 
 def op_of_function(target: Any) -> Op | None:
-    """The row of a torch function or Python operator, or of a quantised version of one."""
+    """Return the row of a torch function, a Python operator or a quantised version of one."""
     try:
-        found = FUNCTION_OPS.get(target)
+        row = FUNCTION_OPS.get(target)
     except TypeError:  # an unhashable callable
         return None
     own = getattr(target, "op", None)
-    return own if found is None and isinstance(own, Op) else found
+    return own if row is None and isinstance(own, Op) else row
 
 
 def op_of_method(name: str) -> Op | None:
-    """The row of a tensor method."""
+    """Return the row of a tensor method."""
     return METHOD_OPS.get(name)
 
 
 def find_op(node: fx.Node, custom_ops: Mapping[str, Any] | None = None) -> Op | None:
-    """The row of `node`; None for an op the table does not list."""
+    """Return the row of `node`, or None if its op is in no table."""
     if node.op in (PLACEHOLDER, GET_ATTR, OUTPUT):
         return OPS[node.op]
     if node.op == "call_method":
@@ -117,7 +112,7 @@ def find_op(node: fx.Node, custom_ops: Mapping[str, Any] | None = None) -> Op | 
 
 
 def _custom(target: Any, custom_ops: Mapping[str, Any] | None, kind: str) -> Op | None:
-    """The user's own op: `custom_ops={"modules": {MyLayer: {...}}}`."""
+    """Return the user's op: `custom_ops={"modules": {MyLayer: {...}}}`."""
     listed = (custom_ops or {}).get(kind, {})
     if target not in listed:
         return None
@@ -130,7 +125,7 @@ def _custom(target: Any, custom_ops: Mapping[str, Any] | None, kind: str) -> Op 
 
 
 def node_module(node: fx.Node) -> nn.Module:
-    """The live module a `call_module` node calls."""
+    """Return the module that a `call_module` node calls."""
     owner = node.graph.owning_module
     if owner is None:
         raise GraphError(f"node '{node.name}': its graph belongs to no module.")

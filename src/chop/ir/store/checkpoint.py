@@ -1,8 +1,8 @@
-"""MaseGraphs on disk: tensors as safetensors, everything else as JSON.
+"""Checkpoints of MaseGraphs: tensors as safetensors, everything else as JSON.
 
-Loading never executes code from the file, nor code that the file chooses: what it may name is in
-`chop.ir.store.vocabulary`, or handed in by the caller. A file that is damaged, forged or of
-something else is a CheckpointError that says where.
+Loading executes no code from the file and no code that the file selects: allowed names are in
+`chop.ir.store.vocabulary` or passed by the caller. A damaged, forged or foreign file raises a
+CheckpointError with the place of the fault.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.store import vocabulary
 from chop.ir.store.codec import Decoder, decode_config, encode_config, encode_node
 from chop.ir.store.modules import decode_module, encode_module, grad_of
-from chop.ir.store.nodes import decode_graph, lint
-from chop.ir.store.packed import Packed, pack_tensors, unpack_tensors
+from chop.ir.store.node_records import decode_graph, lint
+from chop.ir.store.packed_tensors import Packed, pack_tensors, unpack_tensors
 from chop.ir.store.tensors import (
     FORMAT,
     TensorFinder,
@@ -46,7 +46,7 @@ logger = get_logger(__name__)
 VERSION = 2
 PACKED_VERSION = 3
 READABLE = (1, 2, 3)
-"""Version 1 has no checksums, and no views; version 3 has tensors in the bits of their formats."""
+"""Versions that can be read: 1 has no checksums and no views, 3 has packed tensors."""
 _KEYS = {
     "format": str,
     "version": int,
@@ -61,25 +61,25 @@ _KEYS = {
     "config": (dict, type(None)),
 }
 EXAMPLE = "dummy_in/"
-"""Start of the names of example inputs among the tensors."""
+"""Prefix of the names of example inputs among the tensors."""
 GUARDS = "guards"
-"""What must hold of the sizes of inputs, as plain data."""
+"""Key of the guards on input sizes."""
 GENERATION = "generation"
-"""How a language model with a cache goes on by default, as plain data; in its files alone."""
+"""Key of the generation config of a language model with a cache."""
 _KEYS_SINCE_2 = {"views": dict, "tensors": dict, "sha256": str, GUARDS: (dict, type(None))}
 _KEYS_SINCE_3 = {**_KEYS_SINCE_2, "packed": dict}
 _KEYS_OF = {1: _KEYS, 2: {**_KEYS, **_KEYS_SINCE_2}, 3: {**_KEYS, **_KEYS_SINCE_3}}
 
 
+_PERSISTENT = ([("persistent", True)], [("persistent", False)])
+
+
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """What a checkpoint holds."""
+    """Content of a checkpoint."""
 
     model: TracedModule
     dummy_in: dict[str, torch.Tensor] | None
-
-
-# -- saving ----------------------------------------------------------------------------------
 
 
 def save_graph(
@@ -89,28 +89,28 @@ def save_graph(
     *,
     is_packed: bool = False,
 ) -> None:
-    """Write `<path>.json` and `<path>.safetensors`: one step from the old pair to the new.
+    """Write `<path>.json` and `<path>.safetensors`, replacing an old pair in one step.
 
-    `is_packed`: what layers have in formats of at most 8 bits takes those bits.
+    `is_packed`: parameters in formats of at most 8 bits are stored with those bits.
     """
-    model.state_dict()  # pruned layers write their zeros before they are saved
+    model.state_dict()  # pruned layers write their zeros
     tensors, aliases, views = stored_tensors(_used_tensors(model))
     inputs = {f"{EXAMPLE}{k}": v for k, v in (dummy_in or {}).items() if torch.is_tensor(v)}
     # a copy: the file format has no views
     examples = {name: value.detach().clone().contiguous() for name, value in inputs.items()}
     packed = Packed(tensors)
     if is_packed:
-        bases = {told["of"] for told in views.values()}
+        bases = {view["of"] for view in views.values()}
         packed = pack_tensors(model, tensors, _used(model, "get_attr"), bases)
     stored = {**packed.tensors, **examples}
-    identity = uuid.uuid4().hex
+    identity, guards = uuid.uuid4().hex, guards_of(model)
     description: dict[str, Any] = {
         "format": FORMAT,
         "version": PACKED_VERSION if is_packed else VERSION,
         "id": identity,
         "class_name": type(model).__name__,
         "nodes": [encode_node(n) for n in model.graph.nodes],
-        "modules": _with_held(_encode_leaves(model), packed.held),
+        "modules": _encode_modules(model, packed.rounded),
         "attributes": _encode_attributes(model),
         "aliases": aliases,
         "views": views,
@@ -118,7 +118,7 @@ def save_graph(
         "training": _training_flags(model),
         "output": _encode_template(template_of(model)),
         "config": encode_config(getattr(model, "config", None)),
-        GUARDS: _encode_guards(guards_of(model)),
+        GUARDS: None if guards is None else guards.to_data(),
     }
     if model.generation_config is not None:
         description[GENERATION] = json.loads(model.generation_config.to_json_string(False))
@@ -129,9 +129,11 @@ def save_graph(
     write_pair(Path(path), text, stored, identity)
 
 
-def _with_held(modules: dict[str, Any], held: Mapping[str, list[str]]) -> dict[str, Any]:
-    """The records of modules, those of layers that hold parameters with their names."""
-    for path, names in held.items():
+def _encode_modules(model: fx.GraphModule, rounded: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return the records of modules; layers with `rounded` parameters get their names."""
+    targets = sorted(_used(model, "call_module"))
+    modules = {t: encode_module(model.get_submodule(t), t) for t in targets}
+    for path, names in rounded.items():
         leaf = next(p for p in modules if path == p or path.startswith(f"{p}."))
         record = modules[leaf]
         for part in path.removeprefix(leaf).split(".")[1:]:
@@ -141,13 +143,13 @@ def _with_held(modules: dict[str, Any], held: Mapping[str, list[str]]) -> dict[s
 
 
 def digest(description: Mapping[str, Any]) -> str:
-    """SHA-256 of all that a description says but this."""
-    said = {k: v for k, v in description.items() if k != "sha256"}
-    return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
+    """Return the SHA-256 of a description without its checksum."""
+    content = {k: v for k, v in description.items() if k != "sha256"}
+    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
 
 def save_state_dict(model: nn.Module, path: str | Path) -> None:
-    """Write the tensors alone, as `<path>.safetensors`."""
+    """Write only the tensors, as `<path>.safetensors`."""
     target = with_suffix(Path(path), ".safetensors")
     tensors = {k: v.detach().clone().contiguous() for k, v in model.state_dict().items()}
     with whole_file(target) as draft:
@@ -159,7 +161,7 @@ def _used(model: fx.GraphModule, *ops: str) -> set[str]:
 
 
 def _used_tensors(model: fx.GraphModule) -> list[tuple[str, torch.Tensor]]:
-    """Parameters and buffers that nodes reach; a pass may have left others."""
+    """Return parameters and buffers that nodes use."""
     used = _used(model, "call_module", "get_attr")
     inside = tuple(f"{target}." for target in used)
     named = [
@@ -169,36 +171,28 @@ def _used_tensors(model: fx.GraphModule) -> list[tuple[str, torch.Tensor]]:
     return [(name, t) for name, t in named if name in used or name.startswith(inside)]
 
 
-def _encode_leaves(model: fx.GraphModule) -> dict[str, Any]:
-    targets = sorted(_used(model, "call_module"))
-    return {t: encode_module(model.get_submodule(t), t) for t in targets}
-
-
 def _encode_attributes(model: fx.GraphModule) -> dict[str, Any]:
-    """The parameters and buffers that `get_attr` nodes read."""
-    found = {}
+    """Return the records of parameters and buffers that `get_attr` nodes read."""
+    records = {}
     for target in sorted(_used(model, "get_attr")):
         owner_name, _, name = target.rpartition(".")
         owner = model.get_submodule(owner_name)
         if name in owner._parameters:
-            found[target] = {"requires_grad": grad_of(owner._parameters[name])}
+            records[target] = {"requires_grad": grad_of(owner._parameters[name])}
         elif name in owner._buffers:
-            found[target] = {"persistent": name not in owner._non_persistent_buffers_set}
+            records[target] = {"persistent": name not in owner._non_persistent_buffers_set}
         else:
             raise CheckpointError(f"attribute '{target}' is neither a parameter nor a buffer.")
-    return found
+    return records
 
 
 def _training_flags(model: fx.GraphModule) -> dict[str, bool]:
-    """Mode of every module that a node uses, or that holds or is part of such a module.
+    """Return the modes of modules that nodes use, with the modules around and inside them.
 
-    A pass of the user's own may erase nodes and leave their modules: those are not loaded again.
+    Modules whose nodes were erased are not loaded again.
     """
     used = _used(model, "call_module", "get_attr")
-    paths = {"", *used}
-    for target in used:
-        parts = target.split(".")
-        paths.update(".".join(parts[:i]) for i in range(1, len(parts)))
+    paths = {"", *used}.union(*map(_above, used))
     inside = tuple(f"{target}." for target in used)
     return {
         name: module.training
@@ -217,15 +211,8 @@ def _encode_template(template: OutputTemplate | None) -> Any:
     }
 
 
-def _encode_guards(guards: Guards | None) -> Any:
-    return None if guards is None else guards.to_data()
-
-
-# -- loading ---------------------------------------------------------------------------------
-
-
 def is_checkpoint(file: Path) -> bool:
-    """Whether `file` is the `.json` of a checkpoint, by its first lines."""
+    """Return True if `file` is the `.json` of a checkpoint, by its first bytes."""
     if not file.is_file():
         return False
     with file.open("rb") as opened:
@@ -233,22 +220,22 @@ def is_checkpoint(file: Path) -> bool:
 
 
 def outline(file: Path) -> tuple[str, dict[str, Any]]:
-    """The class that a checkpoint's `.json` is of, and its Hugging Face config; no tensor is read.
+    """Return class name and Hugging Face config of a checkpoint, without reading tensors.
 
-    Both are empty where the file does not tell, or is damaged: loading it says so.
+    Both are empty if the file lacks them or is damaged.
     """
     try:
-        found = read_json(file, CheckpointError)
+        content = read_json(file, CheckpointError)
     except CheckpointError:
         return "", {}
-    told = found if isinstance(found, dict) else {}
-    name, config = told.get("class_name"), told.get("config")
+    description = content if isinstance(content, dict) else {}
+    name, config = description.get("class_name"), description.get("config")
     fields = config.get("fields") if isinstance(config, dict) else None
     return (name if isinstance(name, str) else ""), (fields if isinstance(fields, dict) else {})
 
 
 def load_graph(path: str | Path, classes: Iterable[Any] = ()) -> Loaded:
-    """The graph that `save_graph` wrote; a damaged or foreign file is a CheckpointError."""
+    """Return the graph that `save_graph` wrote; raise a CheckpointError for other files."""
     file, weights = with_suffix(Path(path), ".json"), with_suffix(Path(path), ".safetensors")
     description, tensors = _read_pair(file, weights)
     decode = Decoder(classes)
@@ -269,10 +256,9 @@ def _examples(
     inputs = {n.removeprefix(EXAMPLE): t for n, t in tensors.items() if n.startswith(EXAMPLE)}
     for name in inputs:
         if not vocabulary.is_input_name(name) or name not in model.input_names:
-            known = ", ".join(model.input_names)
             raise CheckpointError(
                 f"{where}: tensor {shown(EXAMPLE + name)}: the graph has no such input. "
-                f"Inputs: {known:.200}."
+                f"Inputs: {', '.join(model.input_names):.200}."
             )
     return inputs
 
@@ -280,7 +266,7 @@ def _examples(
 def _read_pair(file: Path, weights: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     if not file.is_file():
         raise CheckpointError(f"{file}: no such checkpoint.")
-    with folder_lock(file.parent, shared=True):  # no pair is replaced between the two reads
+    with folder_lock(file.parent, shared=True):  # so that both files are of one pair
         description = _read_description(file)
         tensors = read_tensors(weights, description["id"])
     if description["version"] == 1:
@@ -296,31 +282,31 @@ def _read_pair(file: Path, weights: Path) -> tuple[dict[str, Any], dict[str, tor
 
 
 def _read_description(file: Path) -> dict[str, Any]:
-    found = read_json(file, CheckpointError)
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    content = read_json(file, CheckpointError)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{file}: not a MaseGraph checkpoint.")
-    version = found.get("version")
+    version = content.get("version")
     if type(version) is not int or version not in READABLE:
         listed = f"{', '.join(str(v) for v in READABLE[:-1])} and {READABLE[-1]}"
         raise CheckpointError(f"{file}: version {shown(version)}; this release reads {listed}.")
     keys: dict[str, Any] = _KEYS_OF[version]
     for key, kind in keys.items():
-        if not isinstance(found.get(key, file), kind):
+        if not isinstance(content.get(key, file), kind):
             raise CheckpointError(f"{file}: key '{key}' is missing or not what it should be.")
-    unknown = found.keys() - keys.keys() - {GENERATION}
+    unknown = content.keys() - keys.keys() - {GENERATION}
     if unknown:
         raise CheckpointError(f"{file}: unknown key {shown(min(unknown))}.")
-    if version != 1 and found["sha256"] != digest(found):
+    if version != 1 and content["sha256"] != digest(content):
         raise CheckpointError(
             f"{file}: its checksum is not the one it was saved with: it was damaged or edited."
         )
-    return found
+    return content
 
 
 def decode_model(
     description: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], decode: Decoder
 ) -> TracedModule:
-    """The module a description and its tensors stand for."""
+    """Return the module of a description and its tensors."""
     if not vocabulary.is_identifier(description["class_name"]):
         name = shown(description["class_name"])
         raise CheckpointError(f"class_name: {name} is not an identifier.")
@@ -331,7 +317,10 @@ def decode_model(
     )
     if not decode.is_old:
         find.check_all_used()
-        _check_all_called(graph, attributes)
+        called = {str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")}
+        if attributes.keys() - called:
+            name = min(attributes.keys() - called)
+            raise CheckpointError(f"modules: no node uses '{name:.200}'.")
     model = TracedModule(attributes, graph, class_name=description["class_name"])
     lint(model)
     _set_flags(model, description)
@@ -352,41 +341,34 @@ def _decode_generation(fields: Any) -> Any:
 
     try:
         return GenerationConfig.from_dict(fields)
-    except Exception as error:  # of any kind: transformers checks the fields in its own way
+    except Exception as error:  # transformers has its own checks
         raise CheckpointError(f"{GENERATION}: not what transformers takes ({error!r}).") from error
-
-
-def _check_all_called(graph: fx.Graph, parts: Mapping[str, Any]) -> None:
-    called = {str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")}
-    unused = parts.keys() - called
-    if unused:
-        raise CheckpointError(f"modules: no node uses '{min(unused):.200}'.")
 
 
 def _decode_parts(
     description: Mapping[str, Any], find: TensorFinder, decode: Decoder
 ) -> dict[str, Any]:
-    """Modules and tensors by path.
+    """Return modules and tensors by path.
 
-    No path lies inside another's, but for tensors of a module that nodes also read themselves.
+    Only a tensor of a module that nodes also read has a path inside that of another part.
     """
     _check_paths(description["modules"], description["attributes"])
-    found: dict[str, Any] = {
+    parts: dict[str, Any] = {
         name: decode_module(record, name, find, decode)
         for name, record in description["modules"].items()
     }
-    tensors = functools.cache(lambda owner: _tensors_of(found[owner]))
+
+    @functools.cache
+    def tensors(owner: str) -> dict[str, torch.Tensor]:
+        return dict([*parts[owner].named_parameters(), *parts[owner].named_buffers()])
+
     for name, record in description["attributes"].items():
         tensor = _decode_attribute(name, record, find)
         for owner in _above(name) & description["modules"].keys():
             if tensors(owner).get(name.removeprefix(f"{owner}.")) is not tensor:
                 raise CheckpointError(f"attributes.{name}: not the tensor that '{owner}' has.")
-        found[name] = tensor
-    return found
-
-
-def _tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    return dict([*module.named_parameters(), *module.named_buffers()])
+        parts[name] = tensor
+    return parts
 
 
 def _check_paths(modules: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
@@ -400,7 +382,7 @@ def _check_paths(modules: Mapping[str, Any], attributes: Mapping[str, Any]) -> N
 
 
 def _above(path: str) -> set[str]:
-    """The paths that `path` lies inside."""
+    """Return the paths that contain `path`."""
     parts = path.split(".")
     return {".".join(parts[:i]) for i in range(1, len(parts))}
 
@@ -409,10 +391,7 @@ def _decode_attribute(name: str, record: Any, find: TensorFinder) -> torch.Tenso
     where = f"attributes.{name}"
     if isinstance(record, dict) and record.keys() == {"requires_grad"}:
         return find.parameter(name, record["requires_grad"], where)
-    if isinstance(record, dict) and list(record.items()) in (
-        [("persistent", True)],
-        [("persistent", False)],
-    ):
+    if isinstance(record, dict) and list(record.items()) in _PERSISTENT:
         return find.buffer(name, where)
     raise CheckpointError(f"{where}: expected requires_grad or persistent, got {shown(record)}.")
 
@@ -423,10 +402,10 @@ def _set_flags(model: nn.Module, description: Mapping[str, Any]) -> None:
         if name not in modules or not isinstance(training, bool):
             raise CheckpointError(f"training.{name:.200}: no such module, or not true or false.")
         modules[name].training = training
-    told = {id(modules[name]) for name in description["training"]}
-    silent = [name for name, module in modules.items() if id(module) not in told]
-    if silent:
-        raise CheckpointError(f"training: nothing is said of '{silent[0]}'.")
+    listed = {id(modules[name]) for name in description["training"]}
+    missing = [name for name, module in modules.items() if id(module) not in listed]
+    if missing:
+        raise CheckpointError(f"training: nothing is said of '{missing[0]}'.")
     for name, record in description["attributes"].items():
         owner_name, _, leaf = name.rpartition(".")
         if record.get("persistent") is False:
@@ -439,7 +418,14 @@ def _decode_template(record: Any, where: str, decode: Decoder) -> OutputTemplate
     is_plain = isinstance(record, dict) and record.keys() == {"class", "parts"}
     if not is_plain or not isinstance(record["parts"], list):
         raise CheckpointError(f"{where}: expected class and parts, got {shown(record)}.")
-    kind = None if record["class"] is None else _output_class(record["class"], where, decode)
+    name, kind = record["class"], None
+    if isinstance(name, str):
+        kind = decode.classes.get(name) or vocabulary.find_output(name)
+    if name is not None and not isinstance(kind, type):
+        raise CheckpointError(
+            f"{where}.class: {shown(name)} is not the class of an output. Allowed: those of "
+            "transformers, and those handed in: MaseGraph.from_checkpoint(path, classes=[…])."
+        )
     parts: dict[Any, OutputTemplate] = {}
     for pair in record["parts"]:
         if not isinstance(pair, list) or len(pair) != 2 or type(pair[0]) not in (str, int):
@@ -448,15 +434,3 @@ def _decode_template(record: Any, where: str, decode: Decoder) -> OutputTemplate
         if part is not None:
             parts[pair[0]] = part
     return OutputTemplate(kind, parts)
-
-
-def _output_class(name: Any, where: str, decode: Decoder) -> type:
-    found = None
-    if isinstance(name, str):
-        found = decode.given.get(name) or vocabulary.find_output(name)
-    if not isinstance(found, type):
-        raise CheckpointError(
-            f"{where}.class: {shown(name)} is not the class of an output. Allowed: those of "
-            "transformers, and those handed in: MaseGraph.from_checkpoint(path, classes=[…])."
-        )
-    return found

@@ -1,8 +1,8 @@
-"""Graphs and the values in them as JSON, and back.
+"""Encoding of graphs and their values as JSON, and decoding.
 
-What JSON lacks becomes a one-key object: {"$tuple": [1, 2]}, {"$node": "fc1"}. Everything read is
-data: a name is looked up only where `chop.ir.store.vocabulary` lists it, and only as what a node
-calls, unless the caller says to trust the source.
+Values that JSON lacks become one-key objects: {"$tuple": [1, 2]}, {"$node": "fc1"}. Everything that
+is read is data: names are looked up only in `chop.ir.store.vocabulary`, and only as functions of
+nodes, unless the caller trusts the source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chop.config import parse
 from chop.errors import CheckpointError, ConfigError
 from chop.files import shown
 from chop.hub_config import check_config
-from chop.ir.applied import applied
+from chop.ir.applied_function import applied
 from chop.ir.design_spec import DesignSpec
 from chop.ir.meta import CommonMeta, HardwareMeta, MaseMetadata, SoftwareMeta, ValueMeta
 from chop.ir.store import vocabulary
@@ -37,23 +37,25 @@ _TORCH_VALUES = {
     for name, value in vars(torch).items()
     if isinstance(value, torch.dtype | torch.memory_format | torch.layout)
 }
+_FLOATS = {text: float(text) for text in ("inf", "-inf", "nan")}
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:[0-9]{1,3})?", re.ASCII)
 LARGEST_NUMBER = 2**64
+"""Largest magnitude of an integer in a file."""
 LONGEST_TEXT = 100_000
+"""Most characters of a text in a file."""
 
 _ITEMS = frozenset({"$tuple", "$set", "$dict", "$slice", "$range"})
 _PLAIN = _ITEMS | {"$float", "$complex", "$ellipsis", "$torch", "$device"}
 ARGUMENTS = _PLAIN | {"$node"}
-"""What a node's arguments may hold."""
+"""Kinds of objects in a node's arguments."""
 ATTRIBUTES = _PLAIN | {"$own", "$quantizer", "$config"}
-"""What a module's attributes may hold."""
+"""Kinds of objects in a module's attributes."""
 METADATA = _PLAIN | {"$node", "$quantizer", "$record", "$design"}
-
-
-# -- to JSON ---------------------------------------------------------------------------------
+"""Kinds of objects in metadata."""
 
 
 def encode_node(node: fx.Node) -> dict[str, Any]:
+    """Return the record of a node."""
     target = node.target if isinstance(node.target, str) else function_name(node.target)
     record = {
         "name": node.name,
@@ -68,11 +70,7 @@ def encode_node(node: fx.Node) -> dict[str, Any]:
 
 
 def _without_values(node: fx.Node) -> MaseMetadata:
-    """Metadata that is data of this graph.
-
-    Without the tensors a user asked to keep, which are activations, without modules and functions,
-    and without links to nodes that were erased since.
-    """
+    """Return metadata without tensors, modules, functions and links to erased nodes."""
 
     def thin(value: Any) -> Any:
         if isinstance(value, fx.Node):
@@ -86,26 +84,24 @@ def _without_values(node: fx.Node) -> MaseMetadata:
             return {k: thin(v) for k, v in value.items()}
         if isinstance(value, list | tuple):
             return type(value)(thin(v) for v in value)
-        return None if _is_function(value) else value
+        is_function = callable(value) and not isinstance(value, Quantizer)
+        return None if is_function else value
 
-    made: MaseMetadata = thin(node.meta["mase"])
-    return made
-
-
-def _is_function(value: Any) -> bool:
-    return callable(value) and not isinstance(value, Quantizer)
+    meta: MaseMetadata = thin(node.meta["mase"])
+    return meta
 
 
 def encode(value: Any, where: str, own: Mapping[int, str] | None = None) -> Any:
-    """`value` as JSON; what JSON lacks becomes a one-key object {"$kind": …}."""
+    """Return `value` as JSON; values that JSON lacks become one-key objects {"$kind": …}."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": repr(value)}
     if dataclasses.is_dataclass(value) and type(value).__name__ in _RECORDS:
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        given = {k: encode(v, where) for k, v in fields.items() if v is not None}
-        return {"$record": [type(value).__name__, given]}
+        fields = _encode_fields(value, where)
+        return {
+            "$record": [type(value).__name__, {k: v for k, v in fields.items() if v is not None}]
+        }
     for kind, encoder in _ENCODERS.items():
         if isinstance(value, kind):
             return encoder(value, where, own)
@@ -117,7 +113,7 @@ def encode(value: Any, where: str, own: Mapping[int, str] | None = None) -> Any:
 
 
 def encode_config(config: Any) -> Any:
-    """The config of a Hugging Face model; None for what is none."""
+    """Return the config of a Hugging Face model as data, None for another object."""
     if config is None or not hasattr(config, "to_json_string"):
         return None
     fields = json.loads(config.to_json_string(False))
@@ -140,9 +136,8 @@ def _encode_mapping(value: Mapping[Any, Any], where: str, own: Any) -> Any:
     return {"$dict": [[encode(k, where), v] for k, v in pairs.items()]}
 
 
-def _encode_quantizer(value: Quantizer, where: str, own: Any) -> Any:
-    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    return {"$quantizer": [value.name, {k: encode(v, where) for k, v in fields.items()}]}
+def _encode_fields(value: Any, where: str) -> dict[str, Any]:
+    return {f.name: encode(getattr(value, f.name), where) for f in dataclasses.fields(value)}
 
 
 _ENCODERS: dict[Any, Callable[[Any, str, Any], Any]] = {
@@ -156,29 +151,26 @@ _ENCODERS: dict[Any, Callable[[Any, str, Any], Any]] = {
         "$slice": [encode(x, where, own) for x in (v.start, v.stop, v.step)]
     },
     range: lambda v, where, own: {"$range": [v.start, v.stop, v.step]},
-    torch.dtype: lambda v, where, own: {"$torch": str(v).removeprefix("torch.")},
-    torch.memory_format: lambda v, where, own: {"$torch": str(v).removeprefix("torch.")},
-    torch.layout: lambda v, where, own: {"$torch": str(v).removeprefix("torch.")},
+    (torch.dtype, torch.memory_format, torch.layout): lambda v, where, own: {
+        "$torch": str(v).removeprefix("torch.")
+    },
     torch.device: lambda v, where, own: {"$device": str(v)},
     complex: lambda v, where, own: {"$complex": [encode(v.real, where), encode(v.imag, where)]},
     type(Ellipsis): lambda v, where, own: {"$ellipsis": True},
-    Quantizer: _encode_quantizer,
+    Quantizer: lambda v, where, own: {"$quantizer": [v.name, _encode_fields(v, where)]},
     DesignSpec: lambda v, where, own: {"$design": v.to_config()},
 }
 
 
-# -- from JSON -------------------------------------------------------------------------------
-
-
 class Decoder:
-    """Turns JSON back into values, each checked where it stands.
+    """Decoder of JSON that checks every value.
 
-    `classes` are classes and functions of the caller's own, found by their names. `trust` looks
-    up any name: for what this process wrote itself.
+    `classes` are classes and functions of the caller. With `trust` any name is looked up, for
+    data that this process wrote.
     """
 
     def __init__(self, classes: Iterable[Any] = (), *, trust: bool = False) -> None:
-        self.given = {f"{c.__module__}.{c.__qualname__}": c for c in classes}
+        self.classes = {f"{c.__module__}.{c.__qualname__}": c for c in classes}
         self.trust = trust
         self.is_old = False
         self.nodes: dict[str, fx.Node] = {}
@@ -190,7 +182,7 @@ class Decoder:
         kinds: frozenset[str] = METADATA,
         own: Mapping[str, Any] | None = None,
     ) -> Any:
-        """`value` as it was before `encode`; `kinds` are the one-key objects allowed here."""
+        """Return `value` as it was before `encode`; `kinds` are the allowed one-key objects."""
         if isinstance(value, list):
             return [self(v, f"{where}[{i}]", kinds, own) for i, v in enumerate(value)]
         if not isinstance(value, dict):
@@ -202,24 +194,26 @@ class Decoder:
             allowed = ", ".join(sorted(kinds))
             raise CheckpointError(f"{where}: {shown(kind)} is not allowed. Allowed: {allowed}.")
         if kind == "$own":
-            return _owned(value[kind], where, own or {})
+            if not isinstance(value[kind], str) or value[kind] not in (own or {}):
+                raise CheckpointError(f"{where}: the module has no tensor {shown(value[kind])}.")
+            return (own or {})[value[kind]]
         return _DECODERS[kind](self, value[kind], f"{where}.{kind}", kinds)
 
     def function(self, name: Any, where: str) -> Any:
-        """The function a node may call by `name`."""
+        """Return the function that a node may call by `name`."""
         if not isinstance(name, str):
             raise CheckpointError(f"{where}: expected the name of a function, got {shown(name)}.")
-        if name in self.given:
-            return self.given[name]
-        if name.removesuffix(".apply") in self.given:
-            return applied(self.given[name.removesuffix(".apply")].apply)
-        found = vocabulary.look_up(name) if self.trust else vocabulary.find_function(name)
-        if not callable(found):
+        if name in self.classes:
+            return self.classes[name]
+        if name.removesuffix(".apply") in self.classes:
+            return applied(self.classes[name.removesuffix(".apply")].apply)
+        function = vocabulary.look_up(name) if self.trust else vocabulary.find_function(name)
+        if not callable(function):
             raise CheckpointError(
                 f"{where}: function {shown(name)} is not an operation a graph may call. If you "
                 "trust it, hand it in: MaseGraph.from_checkpoint(path, classes=[…])."
             )
-        return applied(found)
+        return applied(function)
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -228,12 +222,6 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, str) and len(value) > LONGEST_TEXT:
         raise CheckpointError(f"{where}: {len(value)} characters. Allowed: {LONGEST_TEXT}.")
     return value
-
-
-def _owned(name: Any, where: str, own: Mapping[str, Any]) -> Any:
-    if not isinstance(name, str) or name not in own:
-        raise CheckpointError(f"{where}: the module has no tensor {shown(name)}.")
-    return own[name]
 
 
 def _items(value: Any, where: str, count: int | None = None) -> list[Any]:
@@ -247,10 +235,6 @@ def _decode_node(decode: Decoder, name: Any, where: str, kinds: frozenset[str]) 
     if not isinstance(name, str) or name not in decode.nodes:
         raise CheckpointError(f"{where}: node {shown(name)} is used before it is made.")
     return decode.nodes[name]
-
-
-def _decode_tuple(decode: Decoder, items: Any, where: str, kinds: frozenset[str]) -> Any:
-    return tuple(decode(_items(items, where), where, kinds))
 
 
 def _hashable(values: Sequence[Any], where: str) -> None:
@@ -276,10 +260,6 @@ def _decode_dict(decode: Decoder, pairs: Any, where: str, kinds: frozenset[str])
     return {k: decode(v, f"{where}.{k}", kinds) for k, (_, v) in zip(keys, rows, strict=True)}
 
 
-def _decode_slice(decode: Decoder, parts: Any, where: str, kinds: frozenset[str]) -> slice:
-    return slice(*decode(_items(parts, where, 3), where, kinds))
-
-
 def _decode_range(decode: Decoder, parts: Any, where: str, kinds: frozenset[str]) -> range:
     numbers = decode(_items(parts, where, 3), where, frozenset())
     if any(type(n) is not int for n in numbers) or numbers[2] == 0:
@@ -287,10 +267,15 @@ def _decode_range(decode: Decoder, parts: Any, where: str, kinds: frozenset[str]
     return range(*numbers)
 
 
-def _decode_float(decode: Decoder, text: Any, where: str, kinds: frozenset[str]) -> float:
-    if text not in ("inf", "-inf", "nan"):
-        raise CheckpointError(f"{where}: {shown(text)} is not one of inf, -inf, nan.")
-    return float(text)
+def _looked_up(table: Mapping[str, Any], words: str) -> Callable[..., Any]:
+    """Return a decoder of text that is a key of `table`."""
+
+    def decode_key(decode: Decoder, key: Any, where: str, kinds: frozenset[str]) -> Any:
+        if not isinstance(key, str) or key not in table:
+            raise CheckpointError(f"{where}: {shown(key)} is not {words}.")
+        return table[key]
+
+    return decode_key
 
 
 def _decode_complex(decode: Decoder, parts: Any, where: str, kinds: frozenset[str]) -> complex:
@@ -312,25 +297,19 @@ def _decode_device(decode: Decoder, text: Any, where: str, kinds: Any) -> torch.
     return torch.device(text)
 
 
-def _decode_torch(decode: Decoder, name: Any, where: str, kinds: frozenset[str]) -> Any:
-    if not isinstance(name, str) or name not in _TORCH_VALUES:
-        raise CheckpointError(f"{where}: {shown(name)} is not a dtype, layout or memory format.")
-    return _TORCH_VALUES[name]
-
-
 def _decode_quantizer(decode: Decoder, pair: Any, where: str, kinds: Any) -> Quantizer:
     name, fields = _items(pair, where, 2)
     if not isinstance(name, str) or name not in FORMATS or FORMATS[name].name != name:
         raise CheckpointError(f"{where}: unknown number format {shown(name)}.")
-    given = decode(_mapping(fields, where), where, _PLAIN)
+    settings = decode(_mapping(fields, where), where, _PLAIN)
     try:
-        made = parse(FORMATS[name], given, where)
+        quantizer = parse(FORMATS[name], settings, where)
     except ConfigError as error:
         raise CheckpointError(str(error)) from error
-    missing = {f.name for f in dataclasses.fields(FORMATS[name])} - given.keys()
+    missing = {f.name for f in dataclasses.fields(FORMATS[name])} - settings.keys()
     if missing and not decode.is_old:
         raise CheckpointError(f"{where}: key '{min(missing)}' is missing.")
-    return made
+    return quantizer
 
 
 def _decode_design(decode: Decoder, config: Any, where: str, kinds: Any) -> DesignSpec:
@@ -346,33 +325,31 @@ def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]
     if not isinstance(name, str) or name not in _RECORDS:
         raise CheckpointError(f"{where}: unknown metadata record {shown(name)}.")
     hints = hints_of(_RECORDS[name])
-    known = dataclasses.fields(_RECORDS[name])
-    parts = {f.name for f in known if f.default_factory is not dataclasses.MISSING}
-    parts |= {f.name for f in known if f.default is False}  # written whatever they are
+    allowed = dataclasses.fields(_RECORDS[name])
+    required = {f.name for f in allowed if f.default_factory is not dataclasses.MISSING}
+    required |= {f.name for f in allowed if f.default is False}
     values = {}
     for key, raw in _mapping(fields, where).items():
         place = f"{where}.{key}"
-        if key not in {f.name for f in known}:
+        if key not in {f.name for f in allowed}:
             raise CheckpointError(f"{place}: {name} has no such field.")
         values[key] = decode(raw, place, kinds)
         if not fits(values[key], hints[key]):
             raise CheckpointError(
                 f"{place}: expected {text_of(hints[key])}, got {shown(values[key])}."
             )
-    if not (decode.is_old or decode.trust) and not parts <= values.keys():
-        raise CheckpointError(f"{where}: expected {', '.join(sorted(parts))}.")
-    made = _RECORDS[name](**values)
-    if isinstance(made, ValueMeta) and not (decode.is_old or decode.trust):
-        _check_told(made, values, where)
-    return made
-
-
-def _check_told(made: ValueMeta, values: Mapping[str, Any], where: str) -> None:
-    """`type` and `precision` follow from the rest of the record: no file says them otherwise."""
-    for key, told in made.told().items():
-        if values.get(key) != told:
-            given = shown(values.get(key))
-            raise CheckpointError(f"{where}.{key}: {given}, where its format says {shown(told)}.")
+    is_checked = not (decode.is_old or decode.trust)
+    if is_checked and not required <= values.keys():
+        raise CheckpointError(f"{where}: expected {', '.join(sorted(required))}.")
+    record = _RECORDS[name](**values)
+    if isinstance(record, ValueMeta) and is_checked:
+        for key, derived in record.format_keys().items():
+            if values.get(key) != derived:
+                raise CheckpointError(
+                    f"{where}.{key}: {shown(values.get(key))}, where its format says "
+                    f"{shown(derived)}."
+                )
+    return record
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
@@ -381,12 +358,8 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _decode_function(decode: Decoder, name: Any, where: str, kinds: frozenset[str]) -> Any:
-    return decode.function(name, where)
-
-
 def decode_config(record: Any, decode: Decoder, where: str) -> Any:
-    """The config that `encode_config` wrote."""
+    """Return the config that `encode_config` wrote."""
     from transformers import CONFIG_MAPPING
 
     record = _mapping(record, where)
@@ -403,12 +376,12 @@ def decode_config(record: Any, decode: Decoder, where: str) -> Any:
     check_config(fields, f"{where}.fields", CheckpointError)
     try:
         return cls(**{k: _numbers(v) for k, v in fields.items() if k != "model_type"})
-    except Exception as error:  # of any kind: every config checks its fields in its own way
+    except Exception as error:  # every config class has its own checks
         raise CheckpointError(f"{where}.fields: not those of a '{kind}' ({error!r}).") from error
 
 
 def _numbers(value: Any) -> Any:
-    """What transformers writes for numbers that JSON lacks, such as infinity, as numbers."""
+    """Return `value` with transformers' objects for infinity and NaN as numbers."""
     if isinstance(value, dict) and list(value) == ["__float__"]:
         return float(value["__float__"])
     if isinstance(value, dict):
@@ -418,19 +391,19 @@ def _numbers(value: Any) -> Any:
 
 _DECODERS: dict[str, Callable[[Decoder, Any, str, frozenset[str]], Any]] = {
     "$node": _decode_node,
-    "$tuple": _decode_tuple,
+    "$tuple": lambda decode, v, where, kinds: tuple(decode(_items(v, where), where, kinds)),
     "$set": _decode_set,
     "$dict": _decode_dict,
-    "$slice": _decode_slice,
+    "$slice": lambda decode, v, where, kinds: slice(*decode(_items(v, where, 3), where, kinds)),
     "$range": _decode_range,
-    "$float": _decode_float,
+    "$float": _looked_up(_FLOATS, "one of inf, -inf, nan"),
     "$complex": _decode_complex,
     "$ellipsis": _decode_ellipsis,
     "$device": _decode_device,
-    "$torch": _decode_torch,
+    "$torch": _looked_up(_TORCH_VALUES, "a dtype, layout or memory format"),
     "$quantizer": _decode_quantizer,
     "$record": _decode_record,
     "$design": _decode_design,
-    "$function": _decode_function,
+    "$function": lambda decode, name, where, kinds: decode.function(name, where),
     "$config": lambda decode, record, where, kinds: decode_config(record, decode, where),
 }

@@ -1,13 +1,13 @@
-"""Shapes that the tensors of a layer must have, by the sizes that the layer says.
+"""Shapes of a layer's tensors, derived from the layer's sizes.
 
 To add a layer, add a row to `SHAPES`: its class, and a function from the layer to the shapes of its
-parameters and buffers. A class without a row is not checked. Subclasses follow their parent.
+parameters and buffers. A class without a row is not checked. A subclass uses its parent's row.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ LARGEST = 2**48
 
 
 def check_shapes(module: nn.Module, where: str) -> None:
-    """Raise CheckpointError if a tensor of a layer has another shape or dtype than it must."""
+    """Raise CheckpointError if a tensor of a layer has a wrong shape or dtype."""
     row = next((SHAPES[cls] for cls in type(module).__mro__ if cls in SHAPES), None)
     if row is None:
         return
@@ -56,64 +56,42 @@ def sizes(*values: Any) -> Shape:
     return values
 
 
-def _linear(layer: Any) -> Shapes:
-    out, given = sizes(layer.out_features, layer.in_features)
-    return {"weight": (out, given), "bias": (out,)}
-
-
-def _bilinear(layer: Any) -> Shapes:
-    out, one, two = sizes(layer.out_features, layer.in1_features, layer.in2_features)
-    return {"weight": (out, one, two), "bias": (out,)}
+def _linear(layer: Any, *inputs: str) -> Shapes:
+    weight = sizes(layer.out_features, *(getattr(layer, name) for name in inputs))
+    return {"weight": weight, "bias": weight[:1]}
 
 
 def _conv(layer: Any, *, is_transposed: bool = False) -> Shapes:
-    out, given, groups = sizes(layer.out_channels, layer.in_channels, layer.groups)
-    kernel = sizes(*layer.kernel_size)
-    first = (given, out // groups) if is_transposed else (out, given // groups)
-    return {"weight": (*first, *kernel), "bias": (out,)}
+    outputs, inputs, groups = sizes(layer.out_channels, layer.in_channels, layer.groups)
+    first = (inputs, outputs // groups) if is_transposed else (outputs, inputs // groups)
+    return {"weight": (*first, *sizes(*layer.kernel_size)), "bias": (outputs,)}
 
 
 def _norm(layer: Any) -> Shapes:
-    (count,) = sizes(layer.num_features)
     names = ("weight", "bias", "running_mean", "running_var")
-    return {"num_batches_tracked": (), **dict.fromkeys(names, (count,))}
-
-
-def _group_norm(layer: Any) -> Shapes:
-    return dict.fromkeys(("weight", "bias"), sizes(layer.num_channels))
-
-
-def _layer_norm(layer: Any) -> Shapes:
-    return dict.fromkeys(("weight", "bias"), sizes(*layer.normalized_shape))
-
-
-def _embedding(layer: Any) -> Shapes:
-    return {"weight": sizes(layer.num_embeddings, layer.embedding_dim)}
-
-
-def _prelu(layer: Any) -> Shapes:
-    return {"weight": sizes(layer.num_parameters)}
+    return {"num_batches_tracked": (), **dict.fromkeys(names, sizes(layer.num_features))}
 
 
 GATES = {"LSTM": 4, "GRU": 3}
+"""Gates of a recurrent layer; others have one."""
 
 
 def _recurrent(layer: Any) -> Shapes:
-    """Return the shapes of the weights that there are: a file may claim any number of layers."""
-    given, hidden, out = sizes(layer.input_size, layer.hidden_size, layer.proj_size)
+    """Return the shapes of the existing weights: a file may claim any number of layers."""
+    inputs, hidden, out = sizes(layer.input_size, layer.hidden_size, layer.proj_size)
     rows = GATES.get(layer.mode, 1) * hidden
     result = out or hidden
     inner = result * (2 if layer.bidirectional else 1)
-    found: Shapes = {}
+    shapes: Shapes = {}
     for name in layer._parameters:
         kind, _, rest = name.partition("_l")
         first = rest.removesuffix("_reverse") == "0"
-        columns = {"weight_ih": given if first else inner, "weight_hh": result}.get(kind)
+        columns = {"weight_ih": inputs if first else inner, "weight_hh": result}.get(kind)
         if kind == "weight_hr":
-            found[name] = (out, hidden)
+            shapes[name] = (out, hidden)
         else:
-            found[name] = (rows,) if columns is None else (rows, columns)
-    return found
+            shapes[name] = (rows,) if columns is None else (rows, columns)
+    return shapes
 
 
 def _attention(layer: Any) -> Shapes:
@@ -129,25 +107,27 @@ def _attention(layer: Any) -> Shapes:
     }
 
 
-def _rows(classes: Sequence[type], row: Callable[[Any], Shapes]) -> dict[type, Any]:
-    return dict.fromkeys(classes, row)
-
-
 SHAPES: dict[type, Callable[[Any], Shapes]] = {
-    nn.Linear: _linear,
-    nn.Bilinear: _bilinear,
-    **_rows((nn.Conv1d, nn.Conv2d, nn.Conv3d), _conv),
-    **_rows(
+    nn.Linear: lambda layer: _linear(layer, "in_features"),
+    nn.Bilinear: lambda layer: _linear(layer, "in1_features", "in2_features"),
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _conv),
+    **dict.fromkeys(
         (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
         functools.partial(_conv, is_transposed=True),
     ),
-    **_rows((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), _norm),
-    **_rows((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _norm),
-    nn.GroupNorm: _group_norm,
-    **_rows((nn.LayerNorm, nn.RMSNorm), _layer_norm),
-    **_rows((nn.Embedding, nn.EmbeddingBag), _embedding),
-    nn.PReLU: _prelu,
-    **_rows((nn.RNN, nn.LSTM, nn.GRU), _recurrent),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), _norm),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _norm),
+    nn.GroupNorm: lambda layer: dict.fromkeys(("weight", "bias"), sizes(layer.num_channels)),
+    **dict.fromkeys(
+        (nn.LayerNorm, nn.RMSNorm),
+        lambda layer: dict.fromkeys(("weight", "bias"), sizes(*layer.normalized_shape)),
+    ),
+    **dict.fromkeys(
+        (nn.Embedding, nn.EmbeddingBag),
+        lambda layer: {"weight": sizes(layer.num_embeddings, layer.embedding_dim)},
+    ),
+    nn.PReLU: lambda layer: {"weight": sizes(layer.num_parameters)},
+    **dict.fromkeys((nn.RNN, nn.LSTM, nn.GRU), _recurrent),
     nn.MultiheadAttention: _attention,
 }
 """Class -> the shapes of its tensors."""

@@ -1,11 +1,10 @@
-"""The modules a graph calls, as JSON and back: a class of the table, with data as attributes."""
+"""Encoding of a graph's modules as JSON, and decoding: an allowed class with plain attributes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -20,15 +19,13 @@ from chop.ir.store.type_hints import fits, hints_of, text_of
 
 _KEYS = {"class", "parametrized", "attributes", "parameters", "buffers", "children"}
 _CALLABLE = {"activation", "distance_function"}
-"""Attributes in which layers of torch keep a function; it must be one a graph may call."""
+"""Attributes of torch's layers that are functions; a graph must be allowed to call them."""
 _DEEPEST = 24
-
-
-# -- saving ----------------------------------------------------------------------------------
+"""Most levels of children in a file."""
 
 
 def encode_module(module: nn.Module, where: str) -> dict[str, Any]:
-    """`module` without its tensors."""
+    """Return the record of `module` without its tensors."""
     if module._forward_hooks or module._forward_pre_hooks:
         raise CheckpointError(
             f"module '{where}': forward hooks cannot be saved. Remove them first."
@@ -57,7 +54,7 @@ def encode_module(module: nn.Module, where: str) -> dict[str, Any]:
 
 
 def grad_of(parameter: nn.Parameter | None) -> bool | None:
-    """Whether it trains; None where there is none."""
+    """Return whether a parameter trains, None if there is none."""
     return None if parameter is None else parameter.requires_grad
 
 
@@ -72,13 +69,10 @@ def _encode_class(cls: type) -> Any:
     }
 
 
-# -- loading ---------------------------------------------------------------------------------
-
-
 def decode_module(
     record: Any, path: str, find: TensorFinder, decode: Decoder, depth: int = 0
 ) -> nn.Module:
-    """The module at `path`, whose record is `record`."""
+    """Return the module at `path` from its record."""
     where = f"modules.{path}"
     _check_record(record, where, depth)
     cls = _decode_class(record["class"], f"{where}.class", decode)
@@ -87,8 +81,7 @@ def decode_module(
     _add_tensors(module, record, path, find)
     for name, child in record["children"].items():
         _check_part(name, f"{where}.children")
-        made = decode_module(child, f"{path}.{name}", find, decode, depth + 1)
-        module._modules[name] = made
+        module._modules[name] = decode_module(child, f"{path}.{name}", find, decode, depth + 1)
     own = {**module._parameters, **module._buffers}
     attributes = {
         name: _decode_attribute(value, name, cls, f"{where}.attributes", decode, own)
@@ -120,8 +113,8 @@ def _add_tensors(module: nn.Module, record: Any, path: str, find: TensorFinder) 
     for name, grad in record["parameters"].items():
         where = f"modules.{path}.parameters"
         _check_part(name, where)
-        found = None if grad is None else find.parameter(f"{path}.{name}", grad, where)
-        module._parameters[name] = found
+        parameter = None if grad is None else find.parameter(f"{path}.{name}", grad, where)
+        module._parameters[name] = parameter
     for name, persistent in record["buffers"].items():
         where = f"modules.{path}.buffers"
         _check_part(name, where)
@@ -138,7 +131,7 @@ def _decode_attribute(
     value: Any, name: str, cls: type, where: str, decode: Decoder, own: Mapping[str, Any]
 ) -> Any:
     place = f"{where}.{name}"
-    is_own_class = cls in decode.given.values()
+    is_own_class = cls in decode.classes.values()
     if not vocabulary.is_attribute(name, cls):
         raise CheckpointError(
             f"{where}: {shown(name)} cannot be set: it is no identifier, or a member of "
@@ -148,39 +141,34 @@ def _decode_attribute(
         if name not in _CALLABLE and not is_own_class:
             raise CheckpointError(f"{place}: a function is not data of {cls.__name__}.")
         return decode.function(value["$function"], place)
-    found = decode(value, place, ATTRIBUTES, own)
+    attribute = decode(value, place, ATTRIBUTES, own)
     hint = hints_of(cls).get(name, Any)
-    if not is_own_class and not _holds_tensor(found) and not fits(found, hint):
-        raise CheckpointError(f"{place}: expected {text_of(hint)}, got {shown(found)}.")
-    return found
-
-
-def _holds_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor) or (
-        isinstance(value, list) and any(isinstance(v, Tensor) for v in value)
-    )
+    items = attribute if isinstance(attribute, list) else [attribute]
+    has_tensor = any(isinstance(item, Tensor) for item in items)
+    if not is_own_class and not has_tensor and not fits(attribute, hint):
+        raise CheckpointError(f"{place}: expected {text_of(hint)}, got {shown(attribute)}.")
+    return attribute
 
 
 def _set_state(module: nn.Module, attributes: Mapping[str, Any], where: str) -> None:
     try:
         module.__setstate__({**vars(module), **attributes})
-        kept = dict(module.__getstate__())  # layers with lists of their weights make them anew
+        state = dict(module.__getstate__())  # layers with lists of their weights recreate them
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         kind = type(module).__name__
         raise CheckpointError(f"{where}.attributes: not those of a {kind} ({error!r}).") from error
     for name, value in attributes.items():
-        if name not in kept or not _is_same(kept[name], value):
+        if name not in state or not _is_same(state[name], value):
             kind = type(module).__name__
             raise CheckpointError(f"{where}.attributes.{name}: {kind} has another value there.")
 
 
-def _is_same(found: Any, given: Any) -> bool:
-    if found is given:
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
         return True
-    if isinstance(found, list) and isinstance(given, list):
-        pairs = zip(found, given, strict=False)
-        return len(found) == len(given) and all(_is_same(a, b) for a, b in pairs)
-    return not isinstance(found, Tensor) and not isinstance(given, Tensor) and found == given
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return not isinstance(one, Tensor) and not isinstance(other, Tensor) and one == other
 
 
 def _parametrize(module: nn.Module, names: Any, where: str) -> None:
@@ -196,7 +184,7 @@ def _parametrize(module: nn.Module, names: Any, where: str) -> None:
             lists[name], parametrize.ParametrizationList
         ):
             raise CheckpointError(f"{where}: {shown(name)} cannot be parametrised.")
-    parametrize._inject_new_class(module)  # torch has no public way to put these back
+    parametrize._inject_new_class(module)  # torch has no public function for this
     for name in names:
         parametrize._inject_property(module, name)
 
@@ -213,21 +201,21 @@ def _decode_class(record: Any, where: str, decode: Decoder, depth: int = 0) -> t
             f"{', '.join(vocabulary.RECIPES)}."
         )
     places = enumerate(parts)
-    found = [_decode_class(part, f"{where}.of[{i}]", decode, depth + 1) for i, part in places]
-    made = vocabulary.make_class(maker, found)
-    if made is None:
-        names = ", ".join(cls.__name__ for cls in found)
+    classes = [_decode_class(part, f"{where}.of[{i}]", decode, depth + 1) for i, part in places]
+    cls = vocabulary.make_class(maker, classes)
+    if cls is None:
+        names = ", ".join(each.__name__ for each in classes)
         raise CheckpointError(f"{where}.of: '{maker}' makes no class of ({names}).")
-    return made
+    return cls
 
 
 def _named_class(name: str, where: str, decode: Decoder) -> type[nn.Module]:
-    found = decode.given.get(name) or vocabulary.find_layer(name)
-    if found is None:
+    cls = decode.classes.get(name) or vocabulary.find_layer(name)
+    if cls is None:
         raise CheckpointError(
             f"{where}: class {shown(name)} is not one of torch or MASE that a file may name. If "
             "you trust it, hand it in: MaseGraph.from_checkpoint(path, classes=[…])."
         )
-    if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):
+    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
         raise CheckpointError(f"{where}: '{name}' is not a Module.")
-    return found
+    return cls

@@ -1,8 +1,8 @@
-"""A model's tensors beside its graph: each stored once, with a checksum, and shared again on load.
+"""Tensors of a checkpoint: each stored once, with a checksum, and shared again on load.
 
-A checkpoint is a `.json` and a `.safetensors` that name each other. The tensors are written under
-a name of their own first; replacing the `.json` is the one step that makes the new checkpoint the
-one there is, and a reader that finds the tensors not yet moved takes them from where they are.
+A checkpoint is a `.json` and a `.safetensors` with the same id. The tensors are first written under
+a temporary name. Replacing the `.json` makes the new checkpoint valid. A reader uses the temporary
+file if it was not renamed yet.
 """
 
 from __future__ import annotations
@@ -28,19 +28,16 @@ logger = get_logger(__name__)
 FORMAT = "mase-graph"
 IDENTITY = re.compile(r"[0-9a-f]{32}", re.ASCII)
 LARGEST_EXPANSION = 1 << 20
-"""Elements of a view that is larger than the tensor whose memory it shares."""
+"""Most elements of a view that is larger than the tensor whose memory it shares."""
 _LEFTOVER = re.compile(r"\.(json|safetensors)\.[0-9a-f]+", re.ASCII)
 Facts = dict[str, dict[str, Any]]
-"""Dtype, shape, strides where they are not the usual ones, and checksum of each stored tensor."""
-
-
-# -- what is stored --------------------------------------------------------------------------
+"""Dtype, shape, checksum and, if not contiguous, strides of each stored tensor."""
 
 
 def stored_tensors(
     named: Iterable[tuple[str, Tensor]],
 ) -> tuple[dict[str, Tensor], dict[str, str], dict[str, Any]]:
-    """Tensors to store, names that share one of them, and names that are views of one of them."""
+    """Return the tensors to store, names that share one of them, and names of views."""
     first: dict[int, str] = {}
     aliases: dict[str, str] = {}
     own: dict[str, Tensor] = {}
@@ -55,24 +52,24 @@ def stored_tensors(
 
 
 def _views(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Which tensors lie in the memory of another, and where in it."""
+    """Return the tensors that share the memory of another, with their place in it."""
     groups: dict[Any, list[str]] = {}
     for name, tensor in tensors.items():
         if tensor.layout == torch.strided and tensor.numel() and tensor.device.type != "meta":
             key = (tensor.untyped_storage().data_ptr(), tensor.dtype, tensor.device)
             groups.setdefault(key, []).append(name)
-    found: dict[str, Any] = {}
+    views: dict[str, Any] = {}
     for names in groups.values():
         base = max(names, key=lambda n: (_is_dense(tensors[n]), tensors[n].numel()))
         for name in names:
             place = _place(tensors[name], tensors[base])
             if name != base and _is_dense(tensors[base]) and place is not None:
-                found[name] = {"of": base, **place}
-    return found
+                views[name] = {"of": base, **place}
+    return views
 
 
 def _place(part: Tensor, whole: Tensor) -> dict[str, Any] | None:
-    """Where `part` lies in `whole`; None where it reaches beyond."""
+    """Return the place of `part` in the memory of `whole`, or None if it reaches beyond."""
     offset = part.storage_offset() - whole.storage_offset()
     if offset < 0 or offset + _reach(part.shape, part.stride()) > whole.numel():
         return None
@@ -88,7 +85,7 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _fills(shape: Iterable[int], stride: Iterable[int]) -> bool:
-    """Whether a tensor fills its stretch of memory once, in whatever order of dimensions."""
+    """Return True if a tensor fills its memory exactly once, in any order of dimensions."""
     step = 1
     for s, n in sorted((s, n) for s, n in zip(stride, shape, strict=True) if n > 1):
         if s != step:
@@ -98,46 +95,41 @@ def _fills(shape: Iterable[int], stride: Iterable[int]) -> bool:
 
 
 def facts_of(tensors: Mapping[str, Tensor]) -> Facts:
-    """What must be true of the tensors that are read back."""
-    return {name: _facts(tensor) for name, tensor in tensors.items()}
+    """Return the facts that are checked when the tensors are read."""
+    facts: Facts = {}
+    for name, tensor in tensors.items():
+        facts[name] = {**_kind(tensor), "sha256": checksum(tensor.contiguous())}
+        if not tensor.is_contiguous() and _is_dense(tensor):
+            facts[name]["stride"] = list(tensor.stride())
+    return facts
 
 
-def _facts(tensor: Tensor) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "shape": list(tensor.shape),
-        "sha256": checksum(tensor.contiguous()),
-    }
-    if not tensor.is_contiguous() and _is_dense(tensor):
-        found["stride"] = list(tensor.stride())
-    return found
+def _kind(tensor: Tensor) -> dict[str, Any]:
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
 
 
 def checksum(tensor: Tensor) -> str:
-    """SHA-256 of the values of a contiguous tensor."""
+    """Return the SHA-256 of the values of a contiguous tensor."""
     values = tensor.detach().cpu().reshape(-1)
     data: Any = values.view(torch.uint8).numpy() if values.numel() else b""
     return hashlib.sha256(data).hexdigest()
 
 
-# -- writing ---------------------------------------------------------------------------------
-
-
 def with_suffix(path: Path, suffix: str) -> Path:
-    """`path` + suffix; a dot in the name is part of the name."""
-    known = path.name.removesuffix(".json").removesuffix(".safetensors")
-    return path.with_name(known + suffix)
+    """Return `path` with a suffix; another dot is part of the name."""
+    stem = path.name.removesuffix(".json").removesuffix(".safetensors")
+    return path.with_name(stem + suffix)
 
 
 def waiting(file: Path, identity: str) -> Path:
-    """Where a file of the checkpoint `identity` is until it takes its place."""
+    """Return the temporary path of a file of the checkpoint `identity`."""
     return file.with_name(f".{file.name}.{identity}")
 
 
 def write_pair(path: Path, text: str, tensors: Mapping[str, Tensor], identity: str) -> None:
-    """Write both files so that the checkpoint is at any moment the old one or the new one, whole.
+    """Write both files so that a reader always finds the whole old or the whole new checkpoint.
 
-    Two processes that write the same folder take turns. What a kill left behind is removed.
+    Processes that write to the same folder take turns. Files of interrupted writes are removed.
     """
     make_folder(path.parent)
     weights, graph = with_suffix(path, ".safetensors"), with_suffix(path, ".json")
@@ -150,7 +142,7 @@ def write_pair(path: Path, text: str, tensors: Mapping[str, Tensor], identity: s
             draft.write_text(text)
             bring_to_disk(ready)
             bring_to_disk(draft)
-            os.replace(draft, graph)  # from here on, this is the checkpoint
+            os.replace(draft, graph)  # now the new checkpoint is valid
         except BaseException:
             draft.unlink(missing_ok=True)
             ready.unlink(missing_ok=True)
@@ -160,7 +152,7 @@ def write_pair(path: Path, text: str, tensors: Mapping[str, Tensor], identity: s
 
 
 def move_pair(source: Path, target: Path) -> None:
-    """Put the checkpoint at `source` in the place of the one at `target`, as `write_pair` does."""
+    """Replace the checkpoint at `target` by the one at `source`, as `write_pair` does."""
     identity = _identity(with_suffix(source, ".json"))
     if identity is None:
         raise CheckpointError(f"{source}: not a checkpoint of this package.")
@@ -172,11 +164,11 @@ def move_pair(source: Path, target: Path) -> None:
 
 
 def tidy(path: Path) -> None:
-    """Finish or remove what an interrupted write of this checkpoint left behind."""
+    """Complete or remove an interrupted write of this checkpoint."""
     weights, graph = with_suffix(path, ".safetensors"), with_suffix(path, ".json")
-    told = _identity(graph)
-    if told is not None and waiting(weights, told).is_file():
-        os.replace(waiting(weights, told), weights)
+    identity = _identity(graph)
+    if identity is not None and waiting(weights, identity).is_file():
+        os.replace(waiting(weights, identity), weights)
     stem = f".{graph.name.removesuffix('.json')}"
     for file in graph.parent.glob(".*"):
         rest = file.name.removeprefix(stem)
@@ -186,18 +178,15 @@ def tidy(path: Path) -> None:
 
 def _identity(graph: Path) -> str | None:
     try:
-        told = parse_json(read_text(graph, CheckpointError), str(graph), CheckpointError)
+        content = parse_json(read_text(graph, CheckpointError), str(graph), CheckpointError)
     except CheckpointError:
         return None
-    found = told.get("id") if isinstance(told, dict) else None
-    return found if isinstance(found, str) and IDENTITY.fullmatch(found) else None
-
-
-# -- reading ---------------------------------------------------------------------------------
+    identity = content.get("id") if isinstance(content, dict) else None
+    return identity if isinstance(identity, str) and IDENTITY.fullmatch(identity) else None
 
 
 def read_tensors(weights: Path, identity: Any) -> dict[str, Tensor]:
-    """The tensors of the checkpoint `identity`."""
+    """Return the tensors of the checkpoint `identity`."""
     if not isinstance(identity, str) or not IDENTITY.fullmatch(identity):
         raise CheckpointError(f"{weights}: the checkpoint's id is {shown(identity)}.")
     ready = waiting(weights, identity)
@@ -206,9 +195,9 @@ def read_tensors(weights: Path, identity: Any) -> dict[str, Tensor]:
             f"{weights}: no such file; a checkpoint is a .json and a .safetensors."
         )
     for file in (weights, ready):
-        found, told = _open(file) if file.is_file() else ({}, None)
-        if told == identity:
-            return found
+        tensors, owner = _open(file) if file.is_file() else ({}, None)
+        if owner == identity:
+            return tensors
     raise CheckpointError(f"{weights}: belongs to another checkpoint than its .json file.")
 
 
@@ -216,15 +205,14 @@ def _open(file: Path) -> tuple[dict[str, Tensor], str | None]:
     try:
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata() or {}
-            names = list(opened.keys())
-            tensors = {name: opened.get_tensor(name) for name in names}
+            tensors = {name: opened.get_tensor(name) for name in list(opened.keys())}
     except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
         raise CheckpointError(f"{file}: damaged safetensors file ({error}).") from error
     return tensors, metadata.get("id")
 
 
 def check_facts(tensors: dict[str, Tensor], facts: Any, where: str) -> dict[str, Tensor]:
-    """`tensors` with their strides, each found to be what the graph says of it."""
+    """Check the tensors against their facts; return them with their strides."""
     if not isinstance(facts, dict) or facts.keys() != tensors.keys():
         raise CheckpointError(f"{where}: the file does not hold the tensors that tensors lists.")
     return {n: _checked(t, facts[n], f"{where}, tensor '{n}'") for n, t in tensors.items()}
@@ -233,8 +221,7 @@ def check_facts(tensors: dict[str, Tensor], facts: Any, where: str) -> dict[str,
 def _checked(tensor: Tensor, facts: Any, where: str) -> Tensor:
     if not isinstance(facts, dict) or not {"dtype", "shape", "sha256"} <= facts.keys():
         raise CheckpointError(f"{where}: expected dtype, shape and sha256, got {shown(facts)}.")
-    found = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
-    for key, value in found.items():
+    for key, value in _kind(tensor).items():
         if facts[key] != value:
             raise CheckpointError(f"{where}: {key} is {value}, the graph says {shown(facts[key])}.")
     if facts["sha256"] != checksum(tensor):
@@ -251,46 +238,49 @@ def _with_stride(tensor: Tensor, stride: Any, where: str) -> Tensor:
 
 
 class TensorFinder:
-    """Finds tensors by name; names that shared one tensor, or its memory, share it again."""
+    """Lookup of tensors by name; names that shared a tensor or its memory share it again."""
 
     def __init__(self, tensors: Mapping[str, Tensor], aliases: Any, views: Any) -> None:
         self.tensors = tensors
-        self.aliases = _check_names(aliases, "aliases")
-        self.views = _check_names(views, "views")
-        self.made: dict[str, Tensor] = {}
+        for where, value in (("aliases", aliases), ("views", views)):
+            if not isinstance(value, dict):
+                raise CheckpointError(f"{where}: expected a mapping, got {shown(value)}.")
+        self.aliases: dict[str, Any] = aliases
+        self.views: dict[str, Any] = views
+        self.loaded: dict[str, Tensor] = {}
         self.used: set[str] = set()
 
     def check_all_used(self) -> None:
-        """Raises where the file says of a tensor that no module has."""
+        """Raise if the file has a tensor that no module uses."""
         inputs = {name for name in self.tensors if name.startswith("dummy_in/")}
-        bases = {told["of"] for name, told in self.views.items() if name in self.used}
+        bases = {view["of"] for name, view in self.views.items() if name in self.used}
         named = {*self.tensors, *self.aliases, *self.views} - inputs - bases
         if not named <= self.used:
             raise CheckpointError(f"tensors: '{min(named - self.used):.200}' is not used.")
 
     def parameter(self, name: str, requires_grad: Any, where: str) -> nn.Parameter:
-        """The parameter `name`."""
+        """Return the parameter `name`."""
         if not isinstance(requires_grad, bool):
             raise CheckpointError(f"{where}: expected true or false, got {shown(requires_grad)}.")
-        first = self._first(name, where)
-        if first not in self.made:
+        first = self._first(name)
+        if first not in self.loaded:
             tensor = self._tensor(first, where)
             if requires_grad and not (tensor.is_floating_point() or tensor.is_complex()):
                 raise CheckpointError(f"{where}: '{name}' is {tensor.dtype}, which cannot train.")
-            self.made[first] = nn.Parameter(tensor, requires_grad=requires_grad)
-        found = self.made[first]
-        if not isinstance(found, nn.Parameter) or found.requires_grad != requires_grad:
+            self.loaded[first] = nn.Parameter(tensor, requires_grad=requires_grad)
+        parameter = self.loaded[first]
+        if not isinstance(parameter, nn.Parameter) or parameter.requires_grad != requires_grad:
             raise CheckpointError(f"{where}: '{name}' and '{first}' are one tensor, and differ.")
-        return found
+        return parameter
 
     def buffer(self, name: str, where: str) -> Tensor:
-        """The buffer `name`."""
-        first = self._first(name, where)
-        if first not in self.made:
-            self.made[first] = self._tensor(first, where)
-        return self.made[first]
+        """Return the buffer `name`."""
+        first = self._first(name)
+        if first not in self.loaded:
+            self.loaded[first] = self._tensor(first, where)
+        return self.loaded[first]
 
-    def _first(self, name: str, where: str) -> str:
+    def _first(self, name: str) -> str:
         first = self.aliases.get(name, name)
         self.used |= {name} if not isinstance(first, str) else {name, first}
         if not isinstance(first, str) or first in self.aliases:
@@ -304,30 +294,21 @@ class TensorFinder:
             raise CheckpointError(f"{where}: tensor '{name:.200}' is missing.")
         return self.tensors[name]
 
-    def _view(self, told: Any, where: str) -> Tensor:
+    def _view(self, view: Any, where: str) -> Tensor:
         keys = {"of", "offset", "shape", "stride"}
-        if not isinstance(told, dict) or told.keys() != keys or told["of"] not in self.tensors:
+        if not isinstance(view, dict) or view.keys() != keys or view["of"] not in self.tensors:
             raise CheckpointError(f"{where}: expected of, offset, shape and stride.")
-        whole, sizes = self.tensors[told["of"]], (told["shape"], told["stride"])
-        numbers = [told["offset"], *(n for each in sizes if isinstance(each, list) for n in each)]
+        whole, (shape, stride) = self.tensors[view["of"]], (view["shape"], view["stride"])
+        are_lists = isinstance(shape, list) and isinstance(stride, list)
+        numbers = [view["offset"], *shape, *stride] if are_lists else [None]
         is_plain = all(type(n) is int and 0 <= n < 2**48 for n in numbers)
-        if not is_plain or not all(isinstance(s, list) for s in sizes) or _differ(*sizes):
+        if not is_plain or len(shape) != len(stride):
             raise CheckpointError(f"{where}: expected lists of numbers as shape and stride.")
-        if 0 in told["shape"] or told["offset"] + _reach(*sizes) > whole.numel():
-            raise CheckpointError(f"{where}: reaches beyond '{told['of']}'.")
-        if math.prod(told["shape"]) > max(whole.numel(), LARGEST_EXPANSION):
+        if 0 in shape or view["offset"] + _reach(shape, stride) > whole.numel():
+            raise CheckpointError(f"{where}: reaches beyond '{view['of']}'.")
+        if math.prod(shape) > max(whole.numel(), LARGEST_EXPANSION):
             raise CheckpointError(
-                f"{where}: shape {shown(told['shape'])} repeats the elements of '{told['of']}'. "
+                f"{where}: shape {shown(shape)} repeats the elements of '{view['of']}'. "
                 f"Allowed: at most {LARGEST_EXPANSION} elements."
             )
-        return whole.as_strided(*sizes, whole.storage_offset() + told["offset"])
-
-
-def _differ(shape: list[int], stride: list[int]) -> bool:
-    return len(shape) != len(stride)
-
-
-def _check_names(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{where}: expected a mapping, got {shown(value)}.")
-    return value
+        return whole.as_strided(shape, stride, whole.storage_offset() + view["offset"])

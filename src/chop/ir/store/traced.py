@@ -1,8 +1,9 @@
-"""The module a MaseGraph runs: a torch.fx GraphModule that survives being copied and pickled."""
+"""Module of a MaseGraph: a torch.fx GraphModule that can be copied and pickled."""
 
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,43 +13,45 @@ from torch import fx
 from chop.ir.guards import Guards, bound, guards_of, replace_guards
 from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.store.codec import Decoder, encode_node
-from chop.ir.store.nodes import decode_graph
+from chop.ir.store.node_records import decode_graph
 
 Recapture = Callable[[Mapping[str, Any]], None]
 
 
 class TracedModule(fx.GraphModule):
-    """A GraphModule whose copies keep metadata, modes, output classes and the model's config.
+    """GraphModule whose copies keep metadata, modes, output classes and the model's config.
 
-    torch.fx shares `node.meta` between a GraphModule and its copy; here a copy is independent,
-    and links in its metadata point at its own nodes.
-
-    Called with sizes outside the guards it was captured with, it raises a SizeError.
+    torch.fx shares `node.meta` between a GraphModule and its copy; here a copy is independent, and
+    links in its metadata refer to its own nodes. A call with sizes outside its guards raises a
+    SizeError.
     """
 
     input_names: tuple[str, ...] = ()
-    """The inputs, in the order in which they are given."""
+    """Inputs in the order of the call."""
     recapture: Recapture | None = None
-    """Makes this the graph for other sizes, before a call with them runs."""
+    """Function that replaces the graph before a call with other sizes."""
     generation_config: Any = None
-    """How transformers' `generate` goes on by default; of a graph with a cache."""
+    """Defaults of transformers' `generate`, for a graph with a cache."""
 
     def recompile(self) -> Any:
-        """Make the module run its graph, after a change to it."""
+        """Recompile the module after a change to its graph."""
         names = (str(n.target).lstrip("*") for n in self.graph.nodes if n.op == "placeholder")
         self.__dict__["input_names"] = tuple(names)
         return super().recompile()
 
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
-        # Before torch looks up the forward to call, which capturing again replaces.
+        # before torch looks up the forward, which a recapture replaces
         if self.recapture is not None and not torch.compiler.is_compiling():
             self.recapture(bound(self, args, kwargs))
         return super()._call_impl(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TracedModule:
         new: TracedModule = super().__deepcopy__(memo)  # type: ignore[assignment]
-        type(new).__name__ = type(self).__name__  # fx makes a class for each, named GraphModule
-        _copy_metadata(self.graph, new.graph, memo)
+        type(new).__name__ = type(self).__name__  # fx creates a class named GraphModule
+        pairs = list(zip(self.graph.nodes, new.graph.nodes, strict=True))
+        links = {**memo, **{id(old): copied for old, copied in pairs}}
+        for old, copied in pairs:
+            copied.meta = {k: copy.deepcopy(v, links) for k, v in old.meta.items()}
         config = copy.deepcopy(getattr(self, "config", None), memo)
         guards = copy.deepcopy(guards_of(self))
         _restore(new, template_of(self), config, _modes(self), _transient(self), guards)
@@ -56,10 +59,10 @@ class TracedModule(fx.GraphModule):
         return new
 
     def __reduce__(self) -> Any:
-        # fx would pickle generated source and trace it again, losing metadata and names.
+        # fx would pickle generated source and trace it again, without metadata and names
         nodes = [encode_node(node) for node in self.graph.nodes]
         targets = {str(n.target) for n in self.graph.nodes if n.op in ("call_module", "get_attr")}
-        attributes = {target: _attribute(self, target) for target in sorted(targets)}
+        attributes = {target: operator.attrgetter(target)(self) for target in sorted(targets)}
         config = getattr(self, "config", None)
         extras = (template_of(self), config, _modes(self), _transient(self), guards_of(self))
         name = type(self).__name__
@@ -67,7 +70,7 @@ class TracedModule(fx.GraphModule):
 
 
 def _keep_generation(model: TracedModule, config: Any) -> None:
-    if config is not None:  # a copy has the attributes of what it is a copy of, and no other
+    if config is not None:  # otherwise a copy has no such attribute
         model.generation_config = config
 
 
@@ -89,7 +92,7 @@ def _restore(
     transient: list[str],
     guards: Guards | None = None,
 ) -> None:
-    """What a copy needs beyond graph and parts."""
+    """Restore the parts of a copy beyond graph and modules."""
     if guards is not None:
         replace_guards(module, guards)
     if template is not None:
@@ -110,21 +113,9 @@ def _modes(module: fx.GraphModule) -> dict[str, bool]:
 
 
 def _transient(module: fx.GraphModule) -> list[str]:
-    """Buffers that are not part of the state dict."""
+    """Return the buffers that are not part of the state dict."""
     return [
         f"{name}.{buffer}" if name else buffer
         for name, part in module.named_modules()
         for buffer in sorted(part._non_persistent_buffers_set)
     ]
-
-
-def _attribute(module: fx.GraphModule, target: str) -> Any:
-    owner, _, leaf = target.rpartition(".")
-    return getattr(module.get_submodule(owner), leaf)
-
-
-def _copy_metadata(old: fx.Graph, new: fx.Graph, memo: dict[int, Any]) -> None:
-    pairs = list(zip(old.nodes, new.nodes, strict=True))
-    links = {**memo, **{id(a): b for a, b in pairs}}
-    for before, after in pairs:
-        after.meta = {k: copy.deepcopy(v, links) for k, v in before.meta.items()}

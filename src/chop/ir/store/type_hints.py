@@ -1,4 +1,4 @@
-"""Whether a value that was read is of the type its place is annotated with."""
+"""Check of a value from a file against a type annotation."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 
 @functools.cache
 def hints_of(cls: type) -> dict[str, Any]:
-    """The types `cls` annotates its attributes with; none where they cannot be told."""
+    """Return the annotated types of the attributes of `cls`, if they can be resolved."""
     try:
         return typing.get_type_hints(cls)
-    except (NameError, TypeError, AttributeError):  # annotations meant for readers alone
+    except (NameError, TypeError, AttributeError):  # annotations that cannot be evaluated
         return {}
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether `value` may stand where `hint` is wanted; what is not plain data fits anything.
+    """Return True if `value` has the type `hint`; a type that is not plain data fits any value.
 
-    A list may stand for a tuple and a whole number for a fraction: layers are built with either.
+    A list fits a tuple and an integer fits a float, because layers are built with either.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -39,20 +39,11 @@ def fits(value: Any, hint: Any) -> bool:
     if kind in (dict, Mapping):
         of_value = arguments[1] if len(arguments) == 2 else Any
         return isinstance(value, Mapping) and all(fits(v, of_value) for v in value.values())
-    if kind in _NUMBERS:
-        return isinstance(value, _NUMBERS[kind]) and (kind is bool or not _is_flag(value, kind))
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
     if kind is types.NoneType or kind is None:
         return value is None
-    if kind is str:
-        return isinstance(value, str)
     return not isinstance(kind, type) or kind is object or isinstance(value, kind)
-
-
-_NUMBERS: dict[Any, Any] = {bool: bool, int: int, float: (int, float)}
-
-
-def _is_flag(value: Any, kind: Any) -> bool:
-    return kind is float and isinstance(value, bool)
 
 
 def _fits_items(value: Any, arguments: tuple[Any, ...]) -> bool:
@@ -67,5 +58,5 @@ def _fits_items(value: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 def text_of(hint: Any) -> str:
-    """`hint` for a message."""
+    """Return `hint` as text for a message."""
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")

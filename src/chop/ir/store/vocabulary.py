@@ -1,9 +1,8 @@
-"""What a file may name: identifiers, functions, tensor methods, attributes, classes, recipes.
+"""Allow-lists of the names that a file may contain: functions, methods, attributes and classes.
 
-Everything is an allow-list. A name that is not here is refused before anything is looked up,
-imported or written into generated source. Functions are those of the op table and of the lists
-below; to let files call another, it needs no callable operand, no file and no raw memory, and then
-its name is added.
+A name that is not listed is rejected before anything is looked up, imported or written into
+generated source. Functions are those of the op table and of the lists below. To add one, make sure
+that it accepts no callable, no file and no raw memory.
 """
 
 from __future__ import annotations
@@ -26,11 +25,13 @@ from torch import fx, nn
 from torch.fx.node import _get_qualified_name
 from torch.nn.utils import parametrizations, parametrize
 
+from chop.compat.old_modules import current_path
 from chop.ir import modes
-from chop.ir.applied import AppliedFunction
+from chop.ir.applied_function import AppliedFunction
 from chop.ir.ops import FUNCTION_OPS, METHOD_OPS, Op, op_of_module
 
 LONGEST_NAME = 400
+"""Characters of a name; a path may have four times as many."""
 
 
 def _words(text: str) -> list[str]:
@@ -42,12 +43,12 @@ _RESERVED_PATHS = frozenset(dir(fx.GraphModule)) | _INTERNAL
 _SOURCE_NAMES = frozenset(
     _words("self torch device inf nan NoneType fx_pytree pytree getattr slice range dict")
 )
-"""What generated source calls by name: an input of such a name would take its place."""
+"""Names that generated source uses: an input with such a name would hide them."""
 _PATH_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*", re.ASCII)
 
 
 def is_identifier(name: Any) -> bool:
-    """Whether `name` is a plain name: no keyword, no dunder, and one spelling only."""
+    """Return True if `name` is a plain name: no keyword, no dunder, in normal Unicode form."""
     return (
         isinstance(name, str)
         and len(name) <= LONGEST_NAME
@@ -59,19 +60,19 @@ def is_identifier(name: Any) -> bool:
 
 
 def is_input_name(name: Any) -> bool:
-    """Whether an input of a graph may have this name."""
+    """Return True if an input of a graph may have this name."""
     return is_identifier(name) and name not in _SOURCE_NAMES
 
 
 def is_module_path(path: Any) -> bool:
-    """Whether `path` is names and numbers with dots between, none of them torch's own."""
+    """Return True if `path` is names and numbers separated by dots, none reserved by torch."""
     if not isinstance(path, str) or len(path) > 4 * LONGEST_NAME:
         return False
     return all(is_path_part(part) for part in path.split("."))
 
 
 def is_path_part(part: Any) -> bool:
-    """Whether a module may have a child, parameter or buffer of this name."""
+    """Return True if a module may have a child, parameter or buffer of this name."""
     if not isinstance(part, str) or part in _RESERVED_PATHS or part.startswith("__"):
         return False
     is_plain = len(part) <= LONGEST_NAME and _PATH_PART.fullmatch(part) is not None
@@ -79,14 +80,12 @@ def is_path_part(part: Any) -> bool:
 
 
 def is_attribute(name: Any, cls: type) -> bool:
-    """Whether a file may set the attribute `name` of a `cls`: data of its own, no member of it."""
+    """Return True if a file may set the attribute `name`: data, not a member of `cls`."""
     if not is_identifier(name) or name in _INTERNAL or hasattr(nn.Module, name):
         return False
     member = inspect.getattr_static(cls, name, None)
     return not callable(member) and not hasattr(member, "__get__")
 
-
-# -- functions and methods -------------------------------------------------------------------
 
 _TORCH = _words("""
 abs absolute acos acosh adaptive_avg_pool1d adaptive_max_pool1d add addbmm addcdiv addcmul addmm
@@ -189,19 +188,19 @@ short size split storage_offset stride sum_to_size to tolist type type_as unfold
 unique_consecutive view view_as zero_
 bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ random_ uniform_
 """)
-_NOT_METHODS = frozenset(_words("numpy data_ptr from_numpy"))
-"""Rows of the op table that reach raw memory: a graph may have them, a file may not."""
+_NOT_METHODS = frozenset(("numpy", "data_ptr", "from_numpy"))
+"""Methods of the op table that access raw memory: allowed in a graph, not in a file."""
 ATTRIBUTES = frozenset(
     _words(
         "shape dtype device ndim layout T mT H mH real imag data grad requires_grad is_cuda "
         "is_sparse itemsize nbytes"
     )
 )
-"""What a `getattr` node may read of a tensor: data, never a method."""
+"""Attributes of a tensor that a `getattr` node may read: data, never a method."""
 
 
 def function_name(function: Any) -> str:
-    """The dotted name under which `function` can be found again."""
+    """Return the dotted name by which `find_function` finds `function`."""
     if isinstance(function, AppliedFunction):
         return function.stored_name()
     name = _get_qualified_name(function)
@@ -211,15 +210,16 @@ def function_name(function: Any) -> str:
 
 @functools.cache
 def functions() -> dict[str, Callable[..., Any]]:
-    """Every function of torch and Python that a file may name."""
+    """Return the functions of torch and Python that a file may call, by name."""
+    bindings: Any = torch._C  # these modules are not in torch's type stubs
     table = {
         **_named("torch", torch, _TORCH),
         **_named("torch.functional", torch.functional, _TORCH_FUNCTIONAL),
         **_named("torch.nn.functional", F, _FUNCTIONAL),
         **_named("torch._C._nn", torch._C._nn, _NN),
-        **_named("torch._C._linalg", _bound("_linalg"), [f"linalg_{n}" for n in _LINALG]),
-        **_named("torch._C._fft", _bound("_fft"), [f"fft_{n}" for n in _FFT]),
-        **_named("torch._C._special", _bound("_special"), [f"special_{n}" for n in _SPECIAL]),
+        **_named("torch._C._linalg", bindings._linalg, [f"linalg_{n}" for n in _LINALG]),
+        **_named("torch._C._fft", bindings._fft, [f"fft_{n}" for n in _FFT]),
+        **_named("torch._C._special", bindings._special, [f"special_{n}" for n in _SPECIAL]),
         **_named("torch.linalg", torch.linalg, _LINALG),
         **_named("torch.fft", torch.fft, _FFT),
         **_named("torch.special", torch.special, _SPECIAL),
@@ -233,29 +233,21 @@ def functions() -> dict[str, Callable[..., Any]]:
     }
 
 
-def _bound(name: str) -> Any:
-    return getattr(torch._C, name)  # not in torch's type stubs
-
-
 def _named(place: str, module: Any, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
-    """Those of `names` that this release of torch has."""
-    found = {name: getattr(module, name, None) for name in names}
-    return {f"{place}.{n}": f for n, f in found.items() if f is not None and not _is_class(f)}
-
-
-def _is_class(thing: Any) -> bool:
-    return isinstance(thing, type)
+    """Return the functions of `names` that this release of torch has."""
+    functions = {name: getattr(module, name, None) for name in names}
+    return {
+        f"{place}.{n}": f for n, f in functions.items() if f is not None and not isinstance(f, type)
+    }
 
 
 @functools.cache
 def methods() -> frozenset[str]:
-    """Every tensor method that a file may name; in-place versions of listed functions too."""
+    """Return the tensor methods that a file may call, with in-place versions of functions."""
     listed = {*METHOD_OPS, *_METHODS, *_TORCH, *_TORCH_FUNCTIONAL}
     listed |= {f"{name}_" for name in listed}
     return frozenset(n for n in listed if callable(getattr(torch.Tensor, n, None))) - _NOT_METHODS
 
-
-# -- places where MASE and transformers keep what is not in a table ----------------------------
 
 _TRANSFORMERS = re.compile(
     r"transformers\.(models\.[a-z0-9_]+\.modeling_[a-z0-9_]+|pytorch_utils|activations"
@@ -278,27 +270,27 @@ _LAYER_ENDINGS = (
     *("Embedding", "Embeddings", "Linear", "DropPath", "Depth", "Dropout", "Conv1d", "Conv2d"),
     *("Conv3d", "Pool1d", "Pool2d", "Pad", "Padding"),
 )
-"""By the name alone, because looking a class up imports its module."""
+"""Endings of layer names: checked first, because looking up a class imports its module."""
 
 
 def find_function(name: str) -> Callable[..., Any] | None:
-    """The function a file may call by `name`; None for any other."""
-    found = functions().get(name)
-    if found is not None:
-        return found
+    """Return the function that a file may call by `name`, or None."""
+    name = current_path(name)
+    if name in functions():
+        return functions()[name]
     if _OWN_FUNCTIONS.fullmatch(name):
-        made = _own_attribute(name)
-        return made if isinstance(getattr(made, "op", None), Op) else None
+        function = _own_attribute(name)
+        return function if isinstance(getattr(function, "op", None), Op) else None
     match = _AUTOGRAD.fullmatch(name)
-    cls = _transformers_thing(match[1]) if match else None
+    cls = _transformers_attribute(match[1]) if match else None
     is_function = isinstance(cls, type) and issubclass(cls, torch.autograd.Function)
     return cls.apply if is_function else None  # type: ignore[union-attr]
 
 
 @functools.cache
 def torch_layers() -> dict[str, type[nn.Module]]:
-    """The layers of torch, and what its parametrisations are made of."""
-    public = [c for c in vars(nn).values() if _is_class(c) and issubclass(c, nn.Module)]
+    """Return torch's layers, the parts of its parametrisations and `chop.ir.modes`, by name."""
+    public = [c for c in vars(nn).values() if isinstance(c, type) and issubclass(c, nn.Module)]
     layers = [c for c in public if c.__module__.startswith("torch.nn.modules.")]
     layers = [c for c in layers if not c.__name__.startswith("Lazy")]
     more: list[Any] = [
@@ -314,78 +306,66 @@ def torch_layers() -> dict[str, type[nn.Module]]:
 
 
 def find_layer(name: str) -> type[nn.Module] | None:
-    """The class a file may make a module of; None for any other."""
-    found = torch_layers().get(name)
-    if found is not None:
-        return found
+    """Return the class that a file may instantiate as a module, or None."""
+    name = current_path(name)
+    if name in torch_layers():
+        return torch_layers()[name]
     if _OWN_CLASSES.fullmatch(name):
         own = _own_attribute(name)
-        return own if _is_layer(own, name) and _is_own_leaf(own) else None
-    theirs = _transformers_thing(name) if _may_be_layer(name) else None
-    return theirs if _is_layer(theirs, name) and _is_plain_layer(theirs) else None
+        is_leaf = getattr(own, "mase_leaf", False) or hasattr(own, "plain_class")
+        return own if _is_layer(own, name) and is_leaf else None
+    may_be_layer = name.endswith(_LAYER_ENDINGS) or name.rpartition(".")[0] in _SMALL_PLACES
+    cls = _transformers_attribute(name) if may_be_layer else None
+    return cls if _is_layer(cls, name) and _is_plain_layer(cls) else None
 
 
-def _is_layer(found: Any, name: str) -> bool:
-    is_module = isinstance(found, type) and issubclass(found, nn.Module)
-    return is_module and f"{found.__module__}.{found.__qualname__}" == name
-
-
-def _is_own_leaf(cls: Any) -> bool:
-    return bool(getattr(cls, "mase_leaf", False)) or hasattr(cls, "plain_class")
+def _is_layer(cls: Any, name: str) -> bool:
+    is_module = isinstance(cls, type) and issubclass(cls, nn.Module)
+    return is_module and f"{cls.__module__}.{cls.__qualname__}" == name
 
 
 def _is_plain_layer(cls: Any) -> bool:
-    """Whether a class of transformers is an op of the table, or one that computes as simply."""
-    op = op_of_module(cls.__new__(cls))  # only its class is asked for
-    return (
-        op is not None or cls.__name__.endswith(_PLAIN_ENDINGS) or cls.__module__ in _SMALL_PLACES
-    )
-
-
-def _may_be_layer(name: str) -> bool:
-    return name.endswith(_LAYER_ENDINGS) or name.rpartition(".")[0] in _SMALL_PLACES
+    """Return True if a class of transformers is an op of the table or computes as simply."""
+    is_plain = cls.__name__.endswith(_PLAIN_ENDINGS) or cls.__module__ in _SMALL_PLACES
+    return is_plain or op_of_module(cls.__new__(cls)) is not None  # it reads only the class
 
 
 def find_output(name: str) -> type | None:
-    """The class of a model's output a file may name: a ModelOutput of transformers."""
-    found = _transformers_thing(name)
-    if not isinstance(found, type):
+    """Return the output class (a ModelOutput of transformers) that a file may name, or None."""
+    cls = _transformers_attribute(name)
+    if not isinstance(cls, type):
         return None
     from transformers.utils.generic import ModelOutput
 
-    return found if issubclass(found, ModelOutput) else None
-
-
-def _transformers_thing(name: str) -> Any:
-    return _attribute(name) if _TRANSFORMERS.fullmatch(name) else None
+    return cls if issubclass(cls, ModelOutput) else None
 
 
 def _own_attribute(name: str) -> Any:
-    """As `_attribute`, of a module of ours, which may make what it has when it is asked."""
-    place, _, leaf = name.rpartition(".")
+    """Return an attribute of a module of ours, which may create it lazily."""
+    module, _, attribute = name.rpartition(".")
     try:
-        return getattr(importlib.import_module(place), leaf, None)
+        return getattr(importlib.import_module(module), attribute, None)
     except ImportError:
         return None
 
 
-def _attribute(name: str) -> Any:
-    """What `name` is in its module, whose place was checked; None where there is neither."""
-    place, _, leaf = name.rpartition(".")
+def _transformers_attribute(name: str) -> Any:
+    """Return an attribute of an allowed module of transformers, never one created lazily."""
+    if not _TRANSFORMERS.fullmatch(name):
+        return None
+    module, _, attribute = name.rpartition(".")
     try:
-        return vars(importlib.import_module(place)).get(leaf)
+        return vars(importlib.import_module(module)).get(attribute)
     except ImportError:
         return None
 
-
-# -- recipes: classes made at run time ----------------------------------------------------------
 
 RECIPES = {"chop.nn.quantized.convert.mixed_class": 2, "chop.nn.modules.masked.masked_class": 1}
-"""Makers of classes, and how many classes each takes."""
+"""Function that creates a class at run time -> the number of classes it combines."""
 
 
 def make_class(maker: str, parts: list[type[nn.Module]]) -> type[nn.Module] | None:
-    """What a recipe makes of `parts`; None where it takes others."""
+    """Return the class that a recipe creates from `parts`, or None if they do not fit."""
     if RECIPES.get(maker) != len(parts):
         return None
     if maker.endswith(".mixed_class"):
@@ -394,20 +374,20 @@ def make_class(maker: str, parts: list[type[nn.Module]]) -> type[nn.Module] | No
             return None
     elif hasattr(parts[0], "float_class") or hasattr(parts[0], "plain_class"):
         return None
-    made: type[nn.Module] = _attribute(maker)(*parts)
-    return made
+    cls: type[nn.Module] = _own_attribute(maker)(*parts)
+    return cls
 
 
 def look_up(name: str) -> Any:
-    """Whatever `name` is in the installed packages, for names this process wrote itself."""
-    parts = name.split(".")
+    """Return the object `name` of the installed packages, for names this process wrote itself."""
+    parts = current_path(name).split(".")
     for split in range(len(parts) - 1, 0, -1):
         try:
-            found: Any = importlib.import_module(".".join(parts[:split]))
+            place: Any = importlib.import_module(".".join(parts[:split]))
         except ImportError:
             continue
         for part in parts[split:]:
-            found = getattr(found, part, None)
-        if found is not None:
-            return found
+            place = getattr(place, part, None)
+        if place is not None:
+            return place
     return None

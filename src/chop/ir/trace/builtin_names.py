@@ -1,4 +1,4 @@
-"""Python's own functions, as a model sees them while it is traced: they keep sizes tracked."""
+"""Replacements of Python's builtins during a trace that keep sizes tracked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _range = builtins.range
 
 
 class _StandIn(type):
-    """Makes a stand-in behave as the type it stands for in isinstance and issubclass."""
+    """Metaclass of a stand-in, which behaves as its type in isinstance and issubclass."""
 
     stands_for: type
 
@@ -34,13 +34,13 @@ class _StandIn(type):
 
 
 class tracked_int(metaclass=_StandIn):  # noqa: N801 - stands in for int
-    """The type `int`, whose calls keep the expression of a tracked number."""
+    """Type `int`, whose calls keep the expression of a tracked number."""
 
     stands_for = int
 
     @staticmethod
     def make(*args: Any, **kwargs: Any) -> Any:
-        """`int(*args)`."""
+        """Return `int(*args)`."""
         if len(args) == 1 and isinstance(args[0], TrackedInt):
             return args[0]
         if len(args) == 1 and isinstance(args[0], TrackedFloat):
@@ -51,25 +51,25 @@ class tracked_int(metaclass=_StandIn):  # noqa: N801 - stands in for int
 
 
 class tracked_range(metaclass=_StandIn):  # noqa: N801 - stands in for range
-    """The type `range`: how often a loop over a tracked size runs is a decision."""
+    """Type `range`: the length of a range over a tracked size is a decision."""
 
     stands_for = _range
 
     @staticmethod
     def make(*args: Any) -> Any:
-        """`range(*args)`, as a list of tracked numbers where its start or step is tracked."""
+        """Return `range(*args)`, as a list of tracked numbers if its start or step is tracked."""
         if not any(isinstance(a, TrackedInt) for a in args):
             return _range(*args)
-        found = _range(*map(plain, args))
+        numbers = _range(*map(plain, args))
         start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
-        _decide_length(start, stop, step, len(found))
+        _decide_length(start, stop, step, len(numbers))
         if isinstance(start, Tracked) or isinstance(step, Tracked):
-            return [start + i * step for i in _range(len(found))]
-        return found
+            return [start + i * step for i in _range(len(numbers))]
+        return numbers
 
 
 def _decide_length(start: Any, stop: Any, step: Any, length: int) -> None:
-    """Say that `range(start, stop, step)` has this many elements."""
+    """Record the decision that `range(start, stop, step)` has this length."""
     numbers = [n for n in (start, stop, step) if isinstance(n, Tracked)]
     recorder = numbers[0].expression.recorder
     if isinstance(step, Tracked):
@@ -80,12 +80,12 @@ def _decide_length(start: Any, stop: Any, step: Any, length: int) -> None:
 
 
 def tracked_len(value: Any) -> Any:
-    """The first size of a tensor with its expression; else the length."""
+    """Return the tracked first size of a tensor, or the length of another value."""
     return value.shape[0] if isinstance(value, torch.Tensor) else builtins.len(value)
 
 
 def _extreme(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`min` or `max` that stays open in which of its numbers it is."""
+    """Return a `min` or `max` that tracks its result instead of choosing an operand."""
 
     def choose(*args: Any, **kwargs: Any) -> Any:
         if kwargs or not args:
@@ -105,26 +105,24 @@ TRACKED_BUILTINS = {
     "min": _extreme(min),
     "max": _extreme(max),
 }
-"""What these names mean in a model's own source file while it is traced."""
-
+"""Name in a model's source file -> its meaning during a trace."""
 
 _INT_AS_DTYPE = re.compile(r"dtype ?= ?int\b|\.(to|type)\(int\)")
 
 
 def _is_dtype(namespace: dict[str, Any]) -> bool:
-    """Whether a file hands `int` to torch as a dtype, for which no stand-in is taken."""
+    """Return True if a file passes `int` to torch as a dtype, which a stand-in cannot be."""
     source = "".join(linecache.getlines(str(namespace.get("__file__", ""))))
     return _INT_AS_DTYPE.search(source) is not None
 
 
 @contextlib.contextmanager
 def keeping_sizes(namespaces: list[dict[str, Any]]) -> Iterator[None]:
-    """Give builtins in these module namespaces versions that keep the expression.
+    """Replace builtins in these module namespaces by versions that keep the expression.
 
-    `range` has one everywhere: a loop in any file may be over a size, and what it is given says
-    nothing to the recorder by itself.
+    `range` is replaced everywhere, because a loop in any file may be over a size.
     """
-    # torch's compiler, which fake tensors import, takes the `range` it first sees for Python's own
+    # torch's compiler, which fake tensors import, assumes that the first `range` is Python's own
     importlib.import_module("torch._dynamo")
     names = TRACKED_BUILTINS
     changed = [

@@ -1,6 +1,6 @@
-"""What a node may do besides giving its result: write to a tensor, draw random numbers.
+"""Side effects of nodes: writing to a tensor, drawing random numbers.
 
-Every question is answered on the safe side: a node whose op is not known may do anything.
+Every answer is conservative: a node with an unknown op may do anything.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from chop.ir.arguments import named_arguments
+from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import Op, find_op, node_module
 from chop.ir.trace.torch_names import SIDE_EFFECTS, names_mutation
 
@@ -24,7 +24,7 @@ IN_PLACE_METHODS = {"__setitem__", "__delitem__", "__setattr__"} | {
         *("pow", "rshift", "sub", "truediv", "xor"),
     )
 }
-"""What writes to its first argument and does not say so in its name."""
+"""Methods that write to their first argument without a trailing underscore in their name."""
 
 GRAD_MODE_FUNCTIONS = {torch._C._set_grad_enabled}
 """Functions that change how the nodes after them run."""
@@ -33,13 +33,13 @@ _NOT_CALLS = ("placeholder", "get_attr", "output")
 
 
 def is_mutation(node: fx.Node, module_of: Callable[[str], nn.Module] | None = None) -> bool:
-    """Whether running `node` changes a tensor in place, so that it may never be removed."""
+    """Return True if running `node` changes a tensor in place, so that it must not be removed."""
     if node.op == "call_method":
         return names_mutation(str(node.target))
     if node.op == "call_function":
         name = getattr(node.target, "__name__", "")
-        asked = node.kwargs.get("inplace") is True or node.kwargs.get("out") is not None
-        return asked or node.target in SIDE_EFFECTS or names_mutation(name)
+        has_target = node.kwargs.get("inplace") is True or node.kwargs.get("out") is not None
+        return has_target or node.target in SIDE_EFFECTS or names_mutation(name)
     if node.op == "call_module":
         owner = node.graph.owning_module
         find = module_of or (owner.get_submodule if owner is not None else None)
@@ -52,30 +52,25 @@ RANDOM_DRAWS = (torch.rand, torch.randn, torch.randint, torch.rand_like, torch.r
 
 
 def is_random_draw(node: fx.Node) -> bool:
-    """Whether `node` makes a tensor of random numbers."""
+    """Return True if `node` creates a tensor of random numbers."""
     return node.op == "call_function" and node.target in RANDOM_DRAWS
 
 
 def is_in_place(node: fx.Node) -> bool:
-    """Whether `node` writes to one of its operands."""
-    if node.op in _NOT_CALLS:
-        return False
+    """Return True if `node` writes to one of its operands."""
     if is_mutation(node):
         return True
     if node.op == "call_method":
         return node.target in IN_PLACE_METHODS
-    if node.op == "call_module":
+    if node.op != "call_function":
         return False
     arguments = dict(named_arguments(node))  # F.relu(x, True) and torch.add(x, y, out=z)
-    return (
-        node.target in IN_PLACE_FUNCTIONS
-        or bool(arguments.get("inplace", False))
-        or arguments.get("out") is not None
-    )
+    has_target = bool(arguments.get("inplace", False)) or arguments.get("out") is not None
+    return has_target or node.target in IN_PLACE_FUNCTIONS
 
 
 def is_mutating(node: fx.Node, op: Op | None) -> bool:
-    """Whether `node` writes to an operand, to its module's buffers, or may do so unknown to us."""
+    """Return True if `node` may write to an operand or to its module's buffers."""
     if op is None or node.target in GRAD_MODE_FUNCTIONS or is_in_place(node):
         return True
     if not op.is_stateful:
@@ -86,12 +81,12 @@ def is_mutating(node: fx.Node, op: Op | None) -> bool:
 
 
 def is_deterministic(node: fx.Node, op: Op | None) -> bool:
-    """Whether `node` on equal operands gives equal results and does nothing else."""
+    """Return True if `node` has equal results for equal operands and no side effects."""
     return op is not None and not op.is_random and not is_mutating(node, op)
 
 
 def written_nodes(graph: fx.Graph, custom_ops: Mapping[str, Any] | None = None) -> set[fx.Node]:
-    """Nodes whose result some node may write to, directly or through a view of it."""
+    """Return the nodes whose result some node may write to, directly or through a view."""
     ops = {node: find_op(node, custom_ops) for node in graph.nodes}
     targets = [
         each
@@ -104,18 +99,16 @@ def written_nodes(graph: fx.Graph, custom_ops: Mapping[str, Any] | None = None) 
 
 
 def _may_alias(node: fx.Node, op: Op | None) -> bool:
-    """Whether the result of `node` may share the storage of an operand."""
-    if node.op in _NOT_CALLS:
-        return False
-    return op is None or op.is_view or is_in_place(node)
+    """Return True if the result of `node` may share the storage of an operand."""
+    return node.op not in _NOT_CALLS and (op is None or op.is_view or is_in_place(node))
 
 
 def _closure(start: Iterable[fx.Node], step: Any) -> set[fx.Node]:
-    found: set[fx.Node] = set()
+    nodes: set[fx.Node] = set()
     waiting = list(start)
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in nodes:
+            nodes.add(node)
             waiting.extend(step(node))
-    return found
+    return nodes

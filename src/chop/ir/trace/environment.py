@@ -1,4 +1,4 @@
-"""The world a model is traced in: patched where it must be, put back as it was afterwards."""
+"""Environment of a trace: patches and settings, restored afterwards."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from chop.ir.reclass import OWN_TABLES
 from chop.ir.trace.builtin_names import keeping_sizes
 
 _HELPER_MODULES = (
@@ -24,12 +25,12 @@ _HELPER_MODULES = (
     "transformers.pytorch_utils",
     "transformers.utils.generic",
 )
-"""Shared source files of Hugging Face models, treated as part of every model."""
+"""Shared modules of transformers, treated as part of every one of its models."""
 
 
 @contextlib.contextmanager
 def quiet(name: str) -> Iterator[None]:
-    """Keep the logger `name` from reporting failures that are handled here."""
+    """Silence the logger `name`, whose failures are handled here."""
     other = logging.getLogger(name)
     before = other.level
     other.setLevel(logging.CRITICAL + 1)
@@ -41,7 +42,7 @@ def quiet(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Set `owner.name` to `value` for a while; nothing happens where there is no such name."""
+    """Set `owner.name` to `value` inside the context, if `owner` has that name."""
     if name not in vars(owner):
         yield
         return
@@ -54,7 +55,7 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def source_modules(model: nn.Module) -> list[ModuleType]:
-    """The Python modules that define the classes of `model`, without torch's own."""
+    """Return the Python modules that define the classes of `model`, without torch's."""
     names = {type(m).__module__ for m in model.modules()}
     names |= {base.__module__ for m in model.modules() for base in type(m).__mro__}
     outside = {n for n in names if n.split(".")[0] not in ("torch", "builtins", "chop", "typing")}
@@ -65,17 +66,17 @@ def source_modules(model: nn.Module) -> list[ModuleType]:
 
 @contextlib.contextmanager
 def tracing_environment(model: nn.Module, *, cache: bool = False) -> Iterator[None]:
-    """Everything about the world, apart from recording itself, that tracing changes."""
+    """Apply all patches of tracing except recording itself."""
     sources = source_modules(model)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_unchanged(model))
         stack.enter_context(_without_caches(sources))
         stack.enter_context(keeping_sizes([vars(s) for s in sources]))
         stack.enter_context(_python_instead_of_torchscript(sources))
-        stack.enter_context(_hugging_face_told(model, cache))
+        stack.enter_context(_transformers_patched(model, cache))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())  # what the model switches off must show
+        stack.enter_context(torch.enable_grad())  # a no_grad of the model must be visible
         fast_path = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)  # its fused kernel hides the layers
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast_path)
@@ -84,11 +85,13 @@ def tracing_environment(model: nn.Module, *, cache: bool = False) -> Iterator[No
 
 @contextlib.contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Restore the attributes of every module, and of every config, as they were."""
+    """Restore the attributes of every module and config afterwards."""
     owners: list[Any] = list(model.modules())
-    configs = {id(m.config): m.config for m in owners if hasattr(m, "config")}
-    owners += [c for c in configs.values() if hasattr(c, "__dict__")]
-    before = [(owner, _shallow(vars(owner))) for owner in owners]
+    owners += [c for c in _configs(model) if hasattr(c, "__dict__")]
+    before = [
+        (owner, {k: v.copy() if k in OWN_TABLES else v for k, v in vars(owner).items()})
+        for owner in owners
+    ]
     try:
         yield
     finally:
@@ -97,15 +100,9 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
             vars(owner).update(attributes)
 
 
-def _shallow(attributes: dict[str, Any]) -> dict[str, Any]:
-    """A copy in which the containers nn.Module keeps its parts in are copies as well."""
-    containers = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-    return {k: v.copy() if k in containers else v for k, v in attributes.items()}
-
-
 @contextlib.contextmanager
 def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Put the values of all buffers back: counters are written to even on fake tensors."""
+    """Restore the values of all buffers: counters are written even with fake tensors."""
     before = [(b, b.detach().clone()) for b in model.buffers()]
     try:
         yield
@@ -116,21 +113,26 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Every module in evaluation mode within; each as it was after."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
+def model_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Set the mode of every module inside the context, and restore each afterwards."""
+    others = [module for module in model.modules() if module.training != training]
+    for module in others:
+        module.training = training
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        for module in others:
+            module.training = not training
+
+
+def evaluation_mode(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Set every module to evaluation mode inside the context."""
+    return model_mode(model, training=False)
 
 
 @contextlib.contextmanager
 def _without_caches(sources: list[ModuleType]) -> Iterator[None]:
-    """Bypass the lru_caches of the model's files: they would keep fake tensors alive."""
+    """Bypass the lru_caches of the model's source files: they would keep fake tensors alive."""
     classes = [
         thing
         for source in sources
@@ -147,7 +149,7 @@ def _without_caches(sources: list[ModuleType]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _python_instead_of_torchscript(sources: list[ModuleType]) -> Iterator[None]:
-    """TorchScript functions swallow tensors without a trace: run their Python source."""
+    """Run the Python source of TorchScript functions, which hide tensors from the recorder."""
     with contextlib.ExitStack() as stack:
         for source in sources:
             for name, thing in list(vars(source).items()):
@@ -158,16 +160,14 @@ def _python_instead_of_torchscript(sources: list[ModuleType]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _hugging_face_told(model: nn.Module, cache: bool) -> Iterator[None]:
-    """Answer "are we tracing?" with yes, which takes the path that does not depend on data."""
+def _transformers_patched(model: nn.Module, cache: bool) -> Iterator[None]:
+    """Make transformers use its tracing paths, which do not depend on data."""
     helpers = sys.modules.get("transformers.utils.import_utils")
     with contextlib.ExitStack() as stack:
         if helpers is not None:
             stack.enter_context(patched(helpers, "is_jit_tracing", lambda: True))
         for config in _configs(model):
-            if (
-                getattr(config, "use_cache", False) and not cache
-            ):  # a graph of one pass keeps no past keys
+            if getattr(config, "use_cache", False) and not cache:
                 vars(config)["use_cache"] = False
             # "eager" loops over the experts that tokens hit, which depends on data.
             if getattr(config, "_experts_implementation", None) == "eager":
@@ -176,13 +176,13 @@ def _hugging_face_told(model: nn.Module, cache: bool) -> Iterator[None]:
 
 
 def _configs(model: nn.Module) -> list[Any]:
-    found = [m.config for m in model.modules() if hasattr(m, "config")]
-    return list({id(c): c for c in found}.values())
+    configs = [m.config for m in model.modules() if hasattr(m, "config")]
+    return list({id(c): c for c in configs}.values())
 
 
 @contextlib.contextmanager
 def devices_seen_by(see: Callable[[torch.Tensor, torch.device], torch.device]) -> Iterator[None]:
-    """Route reads of a fake tensor's `.device`, which bypass the function mode, to `see`."""
+    """Call `see` for reads of a fake tensor's `.device`, which bypass the function mode."""
     read = FakeTensor.device.fget  # type: ignore[attr-defined]
     with patched(FakeTensor, "device", property(lambda tensor: see(tensor, read(tensor)))):
         yield

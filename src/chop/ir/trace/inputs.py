@@ -1,8 +1,9 @@
-"""Inputs to trace a model with: the user's, or made from a Hugging Face config."""
+"""Example inputs of a trace: the user's, or created from a Hugging Face config."""
 
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,12 @@ from chop.errors import TraceError
 from chop.registry import suggest
 
 BATCH, LENGTH, SAMPLES = 2, 16, 4000
+"""Rows, tokens per row and audio samples per row of created inputs: small, to trace fast."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments of a model's forward."""
+    """Arguments of a model's forward."""
 
     names: tuple[str, ...]
     takes_any_name: bool
@@ -28,22 +30,19 @@ class Signature:
     def of(cls, model: nn.Module) -> Signature:
         """Read the signature of `model.forward`."""
         parameters = inspect.signature(model.forward).parameters.values()
+        any_number, any_name = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
         kinds = [p.kind for p in parameters]
-        named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        return cls(
-            tuple(named),
-            inspect.Parameter.VAR_KEYWORD in kinds,
-            inspect.Parameter.VAR_POSITIONAL in kinds,
-        )
+        named = tuple(p.name for p in parameters if p.kind not in (any_number, any_name))
+        return cls(named, any_name in kinds, any_number in kinds)
 
 
 def is_hugging_face(model: nn.Module) -> bool:
-    """Whether `model` is a Hugging Face model: it has a config and names its main input."""
+    """Return True for a Hugging Face model, which has a config and names its main input."""
     return hasattr(model, "config") and hasattr(model, "main_input_name")
 
 
 def check_names(model: nn.Module, names: Iterable[str]) -> None:
-    """Refuse an input that the model's forward does not have, listing those it has."""
+    """Raise for an input that the model's forward does not have."""
     signature = Signature.of(model)
     for name in names:
         if name not in signature.names and (is_hugging_face(model) or not signature.takes_any_name):
@@ -53,11 +52,11 @@ def check_names(model: nn.Module, names: Iterable[str]) -> None:
             )
 
 
-def check_concrete(model: nn.Module, given: Mapping[str, Any]) -> None:
-    """Refuse an argument that is to be no input where its value is not the default of forward."""
-    check_names(model, given)
+def check_concrete(model: nn.Module, cf_args: Mapping[str, Any]) -> None:
+    """Raise for an argument that is not an input and differs from the default of forward."""
+    check_names(model, cf_args)
     parameters = inspect.signature(model.forward).parameters
-    for name, value in given.items():
+    for name, value in cf_args.items():
         default = parameters[name].default if name in parameters else None
         if value is not default and value != default:
             raise TraceError(
@@ -66,11 +65,11 @@ def check_concrete(model: nn.Module, given: Mapping[str, Any]) -> None:
             )
 
 
-def bind_inputs(model: nn.Module, given: Any) -> dict[str, Any]:
-    """`given` (a mapping, a tensor or a tuple) as a dict from input name to value."""
-    if isinstance(given, Mapping) or hasattr(given, "keys"):
-        return {str(k): given[k] for k in given.keys()}  # noqa: SIM118 - BatchEncoding iterates rows
-    values = tuple(given) if isinstance(given, tuple | list) else (given,)
+def bind_inputs(model: nn.Module, dummy_in: Any) -> dict[str, Any]:
+    """Return `dummy_in` (a mapping, a tensor or a tuple) as a dict from input name to value."""
+    if isinstance(dummy_in, Mapping) or hasattr(dummy_in, "keys"):
+        return {str(k): dummy_in[k] for k in dummy_in.keys()}  # noqa: SIM118 - BatchEncoding iterates rows
+    values = tuple(dummy_in) if isinstance(dummy_in, tuple | list) else (dummy_in,)
     signature = Signature.of(model)
     names = signature.names
     if len(values) > len(names):
@@ -83,21 +82,21 @@ def bind_inputs(model: nn.Module, given: Any) -> dict[str, Any]:
 
 
 def call_with(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
-    """Call `model` with the inputs that `bind_inputs` gave; those of `*args` go by position."""
+    """Call `model` with the result of `bind_inputs`; inputs of `*args` by position."""
     signature = Signature.of(model)
     is_named = all(n in signature.names for n in inputs) or not signature.takes_any_number
     return model(**inputs) if is_named else model(*inputs.values())
 
 
 def example_inputs(
-    model: nn.Module, names: Iterable[str] | None, given: Any
+    model: nn.Module, names: Iterable[str] | None, dummy_in: Any
 ) -> dict[str, Any] | None:
-    """The inputs to trace `model` with; None where a plain module comes without any."""
+    """Return the inputs to trace `model` with; None for a plain module without inputs."""
     if names is not None:
         names = list(names)
         check_names(model, names)
-    if given is not None:
-        bound = bind_inputs(model, given)
+    if dummy_in is not None:
+        bound = bind_inputs(model, dummy_in)
         if names is None and is_hugging_face(model):
             names = [name for name in bound if name in Signature.of(model).names]
         if names is None:
@@ -111,7 +110,7 @@ def example_inputs(
 
 
 def default_names(model: nn.Module) -> list[str]:
-    """The inputs a Hugging Face model is traced with when the user names none."""
+    """Return the default inputs of a Hugging Face model."""
     names = [str(model.main_input_name)]
     has_decoder = getattr(model.config, "is_encoder_decoder", False)
     if has_decoder and "decoder_input_ids" in Signature.of(model).names:
@@ -120,34 +119,32 @@ def default_names(model: nn.Module) -> list[str]:
 
 
 def make_inputs(model: nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:
-    """Inputs of these names for a Hugging Face model, from its config alone."""
-    made = {}
+    """Create inputs of these names for a Hugging Face model, from its config."""
+    inputs = {}
     for name in names:
-        maker = _MAKERS.get(name)
-        if maker is None:
+        if name not in _MAKERS:
             raise TraceError(
                 f"input '{name}' of {type(model).__name__} cannot be made from its config. "
                 f"Give it: dummy_in={{'{name}': tensor, …}}. Can be made: {', '.join(_MAKERS)}."
             )
-        made[name] = maker(model)
-    return made
+        inputs[name] = _MAKERS[name](model)
+    return inputs
 
 
 def _field(model: nn.Module, *names: str, default: int) -> int:
-    """The first of these fields in the config or one of its sub-configs."""
+    """Return the first of these fields in the config or its sub-configs."""
     configs = [model.config]
     configs += [
         getattr(model.config, part)
         for part in ("text_config", "vision_config", "audio_config", "encoder", "decoder")
         if hasattr(getattr(model.config, part, None), "to_dict")
     ]
-    for config in configs:
-        for name in names:
-            value = getattr(config, name, None)
-            if isinstance(value, int):
-                return value
-            if isinstance(value, tuple | list) and value and isinstance(value[0], int):
-                return value[0]
+    for config, name in itertools.product(configs, names):
+        value = getattr(config, name, None)
+        if isinstance(value, tuple | list) and value:
+            value = value[0]
+        if isinstance(value, int):
+            return value
     return default
 
 
@@ -155,14 +152,10 @@ def _length(model: nn.Module) -> int:
     return min(LENGTH, _field(model, "max_position_embeddings", "n_positions", default=LENGTH))
 
 
-def _task(model: nn.Module) -> str:
-    return type(model).__name__
-
-
 def _ids(model: nn.Module) -> torch.Tensor:
     vocabulary = _field(model, "vocab_size", default=100)
     low = min(5, vocabulary - 1)  # the first ids are padding and separators
-    shape = (BATCH, 2, _length(model)) if "MultipleChoice" in _task(model) else _text(model)
+    shape = (BATCH, 2, _length(model)) if "MultipleChoice" in type(model).__name__ else _text(model)
     return torch.randint(low, vocabulary, shape)
 
 
@@ -181,7 +174,7 @@ def _features(model: nn.Module) -> torch.Tensor:
 
 
 def _labels(model: nn.Module) -> torch.Tensor:
-    task, classes = _task(model), _field(model, "num_labels", default=2)
+    task, classes = type(model).__name__, _field(model, "num_labels", default=2)
     if any(k in task for k in ("SequenceClassification", "ImageClassification", "AudioClass")):
         return torch.randint(0, max(classes, 1), (BATCH,))
     if "MultipleChoice" in task or "NextSentence" in task:
@@ -191,14 +184,6 @@ def _labels(model: nn.Module) -> torch.Tensor:
     return torch.randint(0, _field(model, "vocab_size", default=classes), _text(model))
 
 
-def _ones(model: nn.Module) -> torch.Tensor:
-    return torch.ones(_ids(model).shape, dtype=torch.long)
-
-
-def _zeros(model: nn.Module) -> torch.Tensor:
-    return torch.zeros(_ids(model).shape, dtype=torch.long)
-
-
 def _embeddings(model: nn.Module) -> torch.Tensor:
     return torch.randn(*_text(model), _field(model, "hidden_size", "d_model", default=32))
 
@@ -206,9 +191,9 @@ def _embeddings(model: nn.Module) -> torch.Tensor:
 _MAKERS: dict[str, Callable[[nn.Module], torch.Tensor]] = {
     "input_ids": _ids,
     "decoder_input_ids": _ids,
-    "attention_mask": _ones,
-    "decoder_attention_mask": _ones,
-    "token_type_ids": _zeros,
+    "attention_mask": lambda m: torch.ones_like(_ids(m)),
+    "decoder_attention_mask": lambda m: torch.ones_like(_ids(m)),
+    "token_type_ids": lambda m: torch.zeros_like(_ids(m)),
     "position_ids": lambda m: torch.arange(_length(m)).expand(_text(m)).clone(),
     "inputs_embeds": _embeddings,
     "decoder_inputs_embeds": _embeddings,
@@ -220,4 +205,4 @@ _MAKERS: dict[str, Callable[[nn.Module], torch.Tensor]] = {
     "input_values": lambda m: torch.randn(BATCH, SAMPLES),
     "input_features": _features,
 }
-"""How to make an input of a Hugging Face model. To support another name, add a row."""
+"""Input of a Hugging Face model -> function that creates it. To add a name, add a row."""

@@ -1,7 +1,6 @@
-"""Captures a model again when its graph is called with sizes it does not hold for.
+"""Recapture of a model when its graph is called with sizes outside its guards.
 
-A graph that has been annotated or changed stands for more than the model: it is left alone, and
-such a call raises.
+A graph that was annotated or changed is not replaced; such a call raises.
 """
 
 from __future__ import annotations
@@ -20,38 +19,38 @@ Capture = Callable[[Mapping[str, Any]], TracedModule]
 
 
 class CaptureAgain:
-    """Makes a module the graph for the sizes it is called with; it keeps those it had."""
+    """Replacement of a module's graph by one for the sizes of a call; graphs are cached."""
 
     def __init__(self, module: TracedModule, model: nn.Module, capture: Capture) -> None:
         self.module = module
         self.model = model
         self.capture = capture
-        self.known: list[tuple[Guards, _State]] = []
+        self.graphs: list[tuple[Guards, _GraphState]] = []
         self.mark: Any = None
-        self._keep()
+        self._store()
 
     def __call__(self, inputs: Mapping[str, Any]) -> None:
-        """Replace the graph where these inputs are outside its guards and it is as captured."""
+        """Replace the graph if these inputs are outside its guards and it is unchanged."""
         guards = guards_of(self.module)
         if guards is None or guards.broken(inputs) is None or self.mark != _mark(self.module):
             return
-        for other, state in self.known:
+        for other, state in self.graphs:
             if other.broken(inputs) is None:
                 state.install(self.module, self.model)
                 self.mark = _mark(self.module)
                 return
-        _State(self.capture(inputs)).install(self.module, self.model)
-        self._keep()
+        _GraphState(self.capture(inputs)).install(self.module, self.model)
+        self._store()
 
-    def _keep(self) -> None:
+    def _store(self) -> None:
         guards = guards_of(self.module)
         if guards is not None:
-            self.known.append((guards, _State(self.module)))
+            self.graphs.append((guards, _GraphState(self.module)))
         self.mark = _mark(self.module)
 
 
-class _State:
-    """What makes a traced module the graph it is."""
+class _GraphState:
+    """Graph, modules, output classes and guards of a traced module."""
 
     def __init__(self, module: TracedModule) -> None:
         self.tables = {name: module.__dict__[name] for name in OWN_TABLES}
@@ -60,7 +59,7 @@ class _State:
         self.guards = guards_of(module) or Guards((), {})
 
     def install(self, module: TracedModule, model: nn.Module) -> None:
-        """Make `module` this graph; parts that are not the model's take its mode."""
+        """Give `module` this graph; parts that are not the model's get its mode."""
         module.__dict__.update(self.tables)
         module.graph = self.graph
         hooks = module._forward_hooks
@@ -69,14 +68,14 @@ class _State:
         if self.template is not None:
             self.template.attach(module)
         replace_guards(module, self.guards)
-        known = set(model.modules())
+        parts = set(model.modules())
         for part in module.modules():
-            if part not in known:
+            if part not in parts:
                 part.training = module.training
 
 
 def _mark(module: TracedModule) -> Any:
-    """Equal as long as nobody changes the graph, its parts or what is known of its nodes."""
+    """Return a value that changes with the graph, its modules or its metadata."""
     nodes = [
         (n.name, n.op, n.target, str(n.args), str(n.kwargs), "mase" in n.meta)
         for n in module.graph.nodes

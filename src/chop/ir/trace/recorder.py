@@ -1,8 +1,8 @@
-"""Records what a model does, while it runs, as a torch.fx graph.
+"""Recording of a running model as a torch.fx graph.
 
 The model runs once under a `TorchFunctionMode` with `nn.Module.__call__` intercepted: leaf modules
 become `call_module`, torch functions `call_function`, tensor methods `call_method`. Tensors are
-known by identity; sizes come back as tracked numbers (`chop.ir.trace.tracked`).
+known by identity; sizes are returned as tracked numbers (`chop.ir.trace.tracked`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from chop.errors import TraceError
-from chop.ir.applied import AppliedFunction
+from chop.ir.applied_function import AppliedFunction
+from chop.ir.node_arguments import holds_tensor, tensors_in
 from chop.ir.trace.decisions import Decision, model_line
 from chop.ir.trace.effects import is_random_draw
 from chop.ir.trace.environment import devices_seen_by, patched
@@ -50,15 +51,15 @@ LeafRule = Callable[[nn.Module, str], bool]
 
 
 class Opaque:
-    """An input that is no tensor: the graph hands it on, and asks it by whole functions."""
+    """Input that is not a tensor: functions of the graph receive it whole."""
 
 
 class NeedsRealValuesError(Exception):
-    """Fake tensors are not enough: the model reads a value or keeps one out of sight."""
+    """Fake tensors do not suffice: the model reads a value or creates a tensor unseen."""
 
 
 def user_frame(frames: traceback.StackSummary | None = None) -> str:
-    """`file:line in function: source` of the innermost of these frames that is the model's."""
+    """Return `file:line in function: source` of the innermost frame of the model's code."""
     ours = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
     stack = frames if frames is not None else traceback.extract_stack()
     frame = [f for f in stack if not f.filename.startswith(ours)][-1]
@@ -66,7 +67,7 @@ def user_frame(frames: traceback.StackSummary | None = None) -> str:
 
 
 class Recorder:
-    """The graph under construction and what is known about every tensor in flight."""
+    """Graph under construction, and the source of every tensor seen so far."""
 
     def __init__(
         self,
@@ -84,7 +85,8 @@ class Recorder:
         self.graph = fx.Graph()
         self.attributes: dict[str, Any] = {}
         self.module_names = {m: name for name, m in root.named_modules()}
-        self._tensor_names = _tensor_names(root)
+        tensors = [*root.named_parameters(), *root.named_buffers()]
+        self._tensor_names = {id(tensor): name for name, tensor in reversed(tensors)}
         self._known: dict[int, tuple[Any, Expression | fx.Node]] = {}
         self._differentiable: set[int] = set()
         self._owners: list[str] = [""]
@@ -92,8 +94,6 @@ class Recorder:
         self._rank_known: set[int] = set()
         self.inside = False
         self._original_call = nn.Module.__call__
-
-    # -- values -> graph ---------------------------------------------------------------------
 
     def placeholder(self, name: str, value: Any, default: Any = inspect.Signature.empty) -> fx.Node:
         """Declare an input of the graph."""
@@ -107,7 +107,7 @@ class Recorder:
         self.graph.output(self.argument(value))
 
     def argument(self, value: Any) -> Any:
-        """`value` as fx writes it: tensors and tracked numbers become nodes."""
+        """Return `value` as fx writes it: tensors and tracked numbers as nodes."""
         if isinstance(value, torch.Tensor):
             return self.tensor_node(value)
         if isinstance(value, Tracked):
@@ -125,42 +125,37 @@ class Recorder:
         if isinstance(value, type) and value in DTYPES:
             return DTYPES[value]
         if isinstance(value, PLAIN_TYPES):
-            return float(value) if isinstance(value, float) else value  # numpy's are floats too
+            return float(value) if isinstance(value, float) else value  # a numpy float too
         raise TraceError(
             f"{user_frame()}: a value of type '{type(value).__name__}' reaches the graph. "
             "Only tensors, numbers, strings and containers of them can be recorded."
         )
 
     def _known_node(self, value: Any) -> fx.Node:
-        _, found = self._known[id(value)]
-        return found if isinstance(found, fx.Node) else found.node
+        _, source = self._known[id(value)]
+        return source if isinstance(source, fx.Node) else source.node
 
     def tensor_node(self, tensor: torch.Tensor) -> fx.Node:
-        """The node that gives `tensor`; one that reads it, where it was there before the run."""
+        """Return the node whose result is `tensor`, or a new one that reads it from the model."""
         if id(tensor) in self._known:
             return self._known_node(tensor)
         name = self._tensor_names.get(id(tensor))
         if name is None:
-            name = self._constant_name(tensor)
+            if isinstance(tensor, FakeTensor):
+                raise NeedsRealValuesError(f"a tensor made out of sight at {user_frame()}")
+            count = sum(each.startswith("_tensor_constant") for each in self.attributes)
+            name = f"_tensor_constant{count}"
         self.attributes[name] = tensor
         node = self.graph.create_node("get_attr", name)
         node.meta["owner"] = name.rpartition(".")[0]
         self._known[id(tensor)] = (tensor, node)
         return node
 
-    def _constant_name(self, tensor: torch.Tensor) -> str:
-        if isinstance(tensor, FakeTensor):
-            raise NeedsRealValuesError(f"a tensor made out of sight at {user_frame()}")
-        count = sum(name.startswith("_tensor_constant") for name in self.attributes)
-        return f"_tensor_constant{count}"
-
-    # -- graph -> values ---------------------------------------------------------------------
-
     def learn(self, value: Any, source: fx.Node | Expression, detached: bool = False) -> None:
-        """Remember where every tensor inside `value` comes from."""
+        """Store the source of every tensor inside `value`."""
         if isinstance(value, torch.Tensor | torch.device | Opaque):
-            known = Expression(self, "detach", source) if detached else source
-            self._known[id(value)] = (value, known)  # holding it keeps its id from being reused
+            origin = Expression(self, "detach", source) if detached else source
+            self._known[id(value)] = (value, origin)  # the reference prevents reuse of its id
         elif isinstance(value, Mapping | tuple | list):
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
             for key, item in items:
@@ -168,7 +163,7 @@ class Recorder:
                 self.learn(item, part, detached)
 
     def write(self, function: Callable[..., Any] | str, args: tuple[Any, ...]) -> fx.Node:
-        """Write one call of a function, or of the method so named, on expressions and values."""
+        """Write a call of a function, or of a method given by name, on expressions and values."""
         op = "call_method" if isinstance(function, str) else "call_function"
         plain = tuple(a.node if isinstance(a, Expression) else a for a in args)
         nodes = tuple(a if isinstance(a, fx.Node) else self.argument(a) for a in plain)
@@ -180,7 +175,7 @@ class Recorder:
         return node
 
     def _tracked_size(self, value: Any, expression: Expression) -> Any:
-        """Sizes with their expressions: an int, or a torch.Size of them."""
+        """Return sizes with their expressions: an int or a torch.Size."""
         if isinstance(value, tuple):
             items = (
                 track(v, Expression(self, operator.getitem, expression, i))
@@ -189,23 +184,21 @@ class Recorder:
             return torch.Size(items) if isinstance(value, torch.Size) else tuple(items)
         return track(value, expression)
 
-    # -- torch functions ---------------------------------------------------------------------
-
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Run a torch function that the model called, and record it."""
         name = getattr(function, "__name__", "")
         if name in ("__get__", "__set__"):
             return self._attribute(function, args)
-        if name in VALUE_READS and _holds_tensor(args):
+        if name in VALUE_READS and holds_tensor(args):
             return self._value_read(function, name, args, kwargs)
-        if name in NUMBER_READS and _holds_tensor(args):
+        if name in NUMBER_READS and holds_tensor(args):
             return self._number_read(function, args)
         result = self._run(function, name, args, kwargs)
         if name in SIZE_METHODS:
             return self._size(name, args, kwargs, result)
         if name in RANK_METHODS:
             self._decide_rank(args[0])
-        if not _holds_tensor(result) and name != "__setitem__":
+        if not holds_tensor(result) and name != "__setitem__":
             return result
         result = _fresh(result, (args, kwargs)) if not works_in_place(name, kwargs) else result
         self._record(function, name, args, kwargs, result)
@@ -213,7 +206,7 @@ class Recorder:
         return result
 
     def _run(self, function: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """The result; on fake tensors, one like that of an equal call before."""
+        """Return the result; with fake tensors, a copy of the result of an equal call."""
         if self.results is None or works_in_place(name, kwargs) or name == "__setitem__":
             return function(*args, **kwargs)
         key = (function, key_of(args), key_of(kwargs))
@@ -221,17 +214,10 @@ class Recorder:
 
     def _record(self, function: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
         op, target, args = fx_target(function, name, args, kwargs)
-        nodes = tuple(self.argument(a) for a in args)
-        named = {key: self.argument(value) for key, value in kwargs.items()}
-        node = self._create(op, target, nodes, named)
-        self.learn(result, node, detached=self._stops_gradient((args, kwargs)))
+        node = self._create(op, target, self.argument(tuple(args)), self.argument(kwargs))
+        is_detached = not torch.is_grad_enabled() and self._have_gradient((args, kwargs))
+        self.learn(result, node, detached=is_detached)
         self._mark(result, (args, kwargs))
-
-    def _stops_gradient(self, inputs: Any) -> bool:
-        """Whether the model switched gradients off for an operation that would have one."""
-        if torch.is_grad_enabled():
-            return False
-        return any(self._has_gradient(t) for t in _tensors(inputs))
 
     def _attribute(self, function: Any, args: tuple[Any, ...]) -> Any:
         name = function.__self__.__name__
@@ -258,11 +244,13 @@ class Recorder:
         method, rest = ("size", (0,)) if name == "__len__" else (name, args[1:])
         expression = Expression(self, method, args[0], *rest, *kwargs.values())
         size = self._tracked_size(result, expression)
-        # Python takes the plain number from __len__, where it cannot be followed.
-        return self._decided_size(size) if name == "__len__" else size
+        if name == "__len__":  # Python converts it to a plain number, which has no expression
+            self._note("eq", size, plain(size))
+            return plain(size)
+        return size
 
     def _see_device(self, tensor: torch.Tensor, value: torch.device) -> torch.device:
-        """A device object of its own, known as the device of `tensor`."""
+        """Return a new device object that is known as the device of `tensor`."""
         own = torch.device(value)
         self._known[id(own)] = (own, Expression(self, getattr, tensor, "device"))
         return own
@@ -285,7 +273,7 @@ class Recorder:
         return function(*args, **kwargs)
 
     def _is_chance(self, condition: torch.Tensor) -> bool:
-        """Whether this is `rand() < p`, as in layer drop; taken to be false in a trace."""
+        """Return True for `rand() < p`, as in layer drop; a trace assumes that it is false."""
         if id(condition) not in self._known:
             return False
         node = self._known_node(condition)
@@ -300,10 +288,8 @@ class Recorder:
             )
         return True
 
-    # -- decisions ---------------------------------------------------------------------------
-
     def decide(self, name: str, *operands: Any) -> None:
-        """Remember that Python code of the model went on by `operator.name(*operands)`."""
+        """Store that the model's code branched on `operator.name(*operands)`."""
         if self.inside:
             return
         if any(getattr(o, "depends_on_data", False) for o in operands):
@@ -313,33 +299,27 @@ class Recorder:
     def _note(self, name: str, *operands: Any) -> None:
         self.decisions.append(Decision(name, operands, model_line()))
 
-    def _decided_size(self, size: Any) -> Any:
-        self._note("eq", size, plain(size))
-        return plain(size)
-
     def _decide_rank(self, tensor: torch.Tensor) -> None:
-        """The number of sizes is a plain number, and code that asks for all of them goes by it."""
+        """Store that code depends on the rank of `tensor`: it is a plain number."""
         if id(tensor) in self._known and id(tensor) not in self._rank_known:
             self._rank_known.add(id(tensor))
             self._note("rank", tensor, tensor.dim())
 
     def _decide_count(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
-        """Into how many parts a tensor falls is decided where they are taken one by one."""
+        """Store that code depends on the number of parts that a tensor is split into."""
         if name not in PARTING or type(result) not in (tuple, list):
             return
-        given = dict(zip(PARTING[name], args, strict=False))
-        given |= {PARTING_ALIASES.get(k, k): v for k, v in kwargs.items()}
-        tensor, part, dim = given["self"], given.get("part", 1), given.get("dim", 0)
+        arguments = dict(zip(PARTING[name], args, strict=False))
+        arguments |= {PARTING_ALIASES.get(k, k): v for k, v in kwargs.items()}
+        tensor, part, dim = arguments["self"], arguments.get("part", 1), arguments.get("dim", 0)
         if not isinstance(part, int):
-            return  # as many parts as there are in the list
+            return  # a list of sizes: its length is the number of parts
         size = track(tensor.shape[dim], Expression(self, "size", tensor, dim))
         part = -(-size // part) if name == "chunk" else part
         self._note("eq", -(-size // part), len(result))
 
-    # -- modules -----------------------------------------------------------------------------
-
     def call_module(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Run a module the model called; record it whole where it is a leaf."""
+        """Run a module that the model called; record a leaf as one node."""
         if self.inside:
             return self._original_call(module, *args, **kwargs)
         name = self.module_names.get(module)
@@ -352,10 +332,9 @@ class Recorder:
             self._owners.pop()
 
     def _leaf(self, module: nn.Module, name: str, args: Any, kwargs: Any) -> Any:
-        nodes = tuple(self.argument(a) for a in args)
-        named = {key: self.argument(value) for key, value in kwargs.items()}
+        nodes = self.argument(tuple(args)), self.argument(kwargs)
         self.attributes[name] = module
-        node = self._create("call_module", name, nodes, named)
+        node = self._create("call_module", name, *nodes)
         with self.not_recording(), torch._C.DisableTorchFunction():
             result = self._run_leaf(module, args, kwargs)
         if not getattr(module, "inplace", False):
@@ -372,15 +351,15 @@ class Recorder:
         return self.results.of(key, lambda: self._original_call(module, *args, **kwargs))
 
     def _mark(self, result: Any, inputs: Any) -> None:
-        """Remember of a result that a gradient could flow through it."""
-        if torch.is_grad_enabled() and any(self._has_gradient(t) for t in _tensors(inputs)):
-            self._differentiable.update(id(t) for t in _tensors(result))
+        """Store that a gradient can flow through a result."""
+        if torch.is_grad_enabled() and self._have_gradient(inputs):
+            self._differentiable.update(id(t) for t in tensors_in(result))
 
-    def _has_gradient(self, tensor: torch.Tensor) -> bool:
-        return tensor.requires_grad or id(tensor) in self._differentiable
+    def _have_gradient(self, inputs: Any) -> bool:
+        return any(t.requires_grad or id(t) in self._differentiable for t in tensors_in(inputs))
 
     def _adopt(self, module: nn.Module) -> str:
-        """A name for a module made inside forward, such as a loss: `crossentropyloss_0`."""
+        """Name a module that forward creates, such as a loss: `crossentropyloss_0`."""
         kind = type(module).__name__.lower()
         prefix = f"{self._owners[-1]}." if self._owners[-1] else ""
         number = 0
@@ -389,28 +368,19 @@ class Recorder:
         self.module_names[module] = f"{prefix}{kind}_{number}"
         return self.module_names[module]
 
-    def call_autograd_function(self, cls: Any, apply: Any, args: Any, kwargs: Any) -> Any:
-        """Record a custom autograd function as one node; `apply` runs it."""
-        if self.inside:
-            return apply(*args, **kwargs)
-        return self.call_whole(AppliedFunction(cls), apply, args, kwargs)
-
     def call_whole(self, target: Any, run: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Record a function as one node, whatever it does inside; `run` gives its result."""
+        """Record a function as one node; `run` computes its result."""
         with self.not_recording(), torch._C.DisableTorchFunction():
             result = run(*args, **kwargs)
         result = _fresh(result, (args, kwargs))
-        nodes = tuple(self.argument(a) for a in args)
-        named = {key: self.argument(value) for key, value in kwargs.items()}
-        self.learn(result, self._create("call_function", target, nodes, named))
+        nodes = self.argument(tuple(args)), self.argument(kwargs)
+        self.learn(result, self._create("call_function", target, *nodes))
         self._mark(result, (args, kwargs))
         return result
 
-    # -- the run -----------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def not_recording(self) -> Iterator[None]:
-        """Run what follows as it is, without a trace."""
+        """Do not record inside the context."""
         before, self.inside = self.inside, True
         try:
             yield
@@ -419,14 +389,14 @@ class Recorder:
 
     @contextlib.contextmanager
     def undecided(self) -> Iterator[None]:
-        """Record what follows; what its code decides by sizes holds at any size."""
+        """Record inside the context, without decisions by sizes: they hold at any size."""
         decisions = list(self.decisions)
         yield
         self.decisions = decisions
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """While this is open, what the model does is written to the graph."""
+        """Record the model's calls inside the context."""
         recorder = self
         apply = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
 
@@ -434,7 +404,10 @@ class Recorder:
             return recorder.call_module(module, args, kwargs)
 
         def call_autograd(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            return recorder.call_autograd_function(cls, MethodType(apply, cls), args, kwargs)
+            run = MethodType(apply, cls)
+            if recorder.inside:
+                return run(*args, **kwargs)
+            return recorder.call_whole(AppliedFunction(cls), run, args, kwargs)
 
         def see_device(tensor: torch.Tensor, device: torch.device) -> torch.device:
             return device if recorder.inside else recorder._see_device(tensor, device)
@@ -446,7 +419,7 @@ class Recorder:
             _RecordingMode(self),
         ):
             yield
-        self.inside = True  # numbers that outlive the run decide nothing more
+        self.inside = True  # no decisions by numbers that outlive the run
 
 
 class _RecordingMode(TorchFunctionMode):
@@ -461,38 +434,18 @@ class _RecordingMode(TorchFunctionMode):
             return self.recorder.call(func, args, kwargs or {})
 
 
-def _tensor_names(root: nn.Module) -> dict[int, str]:
-    named = [*root.named_parameters(), *root.named_buffers()]
-    return {id(tensor): name for name, tensor in reversed(named)}
-
-
 def _fresh(result: Any, inputs: Any) -> Any:
-    """`result` with any tensor that is one of the inputs given an identity of its own."""
-    given = {id(t) for t in _tensors(inputs)}
-    if not any(id(t) in given for t in _tensors(result)):
+    """Return `result` with aliases in place of tensors that are inputs, so that ids differ."""
+    inputs_by_id = {id(t) for t in tensors_in(inputs)}
+    if not any(id(t) in inputs_by_id for t in tensors_in(result)):
         return result
 
     def renew(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return torch.ops.aten.alias(value) if id(value) in given else value
+            return torch.ops.aten.alias(value) if id(value) in inputs_by_id else value
         if type(value) in (tuple, list):
             return type(value)(renew(v) for v in value)
         return value
 
     with torch._C.DisableTorchFunction():
         return renew(result)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _holds_tensor(value: Any) -> bool:
-    return next(_tensors(value), None) is not None

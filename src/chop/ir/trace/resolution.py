@@ -1,7 +1,7 @@
-"""From what a model decided while it was recorded to guards on the sizes of its inputs.
+"""Derivation of guards on input sizes from the decisions of a recorded model.
 
-A decision on a size inside the graph is followed back to the inputs. Where it cannot be, the sizes
-of the inputs it may depend on are pinned to what they were.
+A decision by a size inside the graph is followed back to the inputs. If that fails, the sizes of
+the inputs that it may depend on are pinned.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MEETING = "an operation that takes sizes that meet in it to be equal"
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A run of a model: what it decided, on which inputs, and how its graph knows its tensors."""
+class RecordedRun:
+    """Run of a model: its decisions, attributes and inputs, and the node of each tensor."""
 
     decisions: list[Decision]
     attributes: Mapping[str, Any]
@@ -39,21 +39,20 @@ class Recorded:
 
 
 def shapes(inputs: Mapping[str, Any]) -> dict[Path, tuple[int, ...]]:
-    """The shape of every tensor in the inputs, as plain numbers."""
-    found = tensors_in(inputs, ())
-    return {path: tuple(int(s) for s in tensor.shape) for path, tensor in found}
+    """Return the shape of every tensor in the inputs, as plain numbers."""
+    return {path: tuple(map(int, tensor.shape)) for path, tensor in tensors_in(inputs, ())}
 
 
-def find_guards(recorded: Recorded) -> tuple[Guard, ...]:
-    """The guards under which the graph is the model."""
+def find_guards(recorded: RecordedRun) -> tuple[Guard, ...]:
+    """Return the guards under which the graph computes the same as the model."""
     ranks = [d for d in recorded.decisions if d.name == "rank"]
     guards = list(_rank_guards(recorded, ranks))
     decisions = (d for d in recorded.decisions if d.name != "rank")
     waiting = _distinct(d for d in decisions if not d.holds_either_way())
     with quiet("torch._subclasses.fake_tensor"):
         for hints in _hints(shapes(recorded.inputs)) if waiting else ():
-            found, waiting = _followed(recorded, waiting, hints)
-            guards += found
+            more, waiting = _followed(recorded, waiting, hints)
+            guards += more
             if not waiting:
                 break
     for decision in waiting:
@@ -62,57 +61,60 @@ def find_guards(recorded: Recorded) -> tuple[Guard, ...]:
 
 
 def _distinct(decisions: Iterable[Decision]) -> list[Decision]:
-    """Each decision once; those on one expression are alike on whatever line they are."""
-    found: dict[Any, Decision] = {}
+    """Return each decision once; decisions on the same expression are equal."""
+    unique: dict[Any, Decision] = {}
     for decision in decisions:
         parts = (id(o.expression) if isinstance(o, Tracked) else o for o in decision.operands)
-        found.setdefault((decision.name, *parts), decision)
-    return list(found.values())
+        unique.setdefault((decision.name, *parts), decision)
+    return list(unique.values())
 
 
 def _followed(
-    recorded: Recorded, decisions: list[Decision], hints: Mapping[tuple[Path, int], int]
+    recorded: RecordedRun, decisions: list[Decision], hints: Mapping[tuple[Path, int], int]
 ) -> tuple[list[Guard], list[Decision]]:
-    """Guards of the decisions that can be followed to the inputs, and those that cannot."""
+    """Return the guards of decisions that can be followed to the inputs, and the others."""
     from chop.ir.trace.symbolic import NotFollowedError, SymbolicSizes
 
     symbolic = SymbolicSizes(recorded.attributes, recorded.inputs, hints, recorded.node_of)
-    guards, left = [], []
+    guards, unresolved = [], []
     for decision in decisions:
         try:
             conditions = _conditions(symbolic, decision, shapes(recorded.inputs))
         except Exception as error:
             expected = isinstance(error, NotFollowedError)
             logger.debug("%s: %s%s", decision.line, "" if expected else "failed: ", error)
-            left.append(decision)
+            unresolved.append(decision)
             continue
         guards += [Guard(condition, f"{decision.line}") for condition in conditions]
     captured = shapes(recorded.inputs)
     fixed = symbolic.fixed_sizes()
     if any(captured[path][dim] != size for path, dim, size in fixed):
-        return [], decisions  # what was found is about a size that is not the captured one
-    pins = _fixed(recorded, [d for d in decisions if d not in left], fixed)
-    return guards + pins + _meetings(symbolic, guards), left
+        return [], decisions  # the guards are about a size that was not captured
+    pins = _fixed(recorded, [d for d in decisions if d not in unresolved], fixed)
+    about = {leaf for guard in guards for leaf in leaves(guard.condition)}
+    pairs = [[("size", *symbolic.sizes[s]) for s in pair] for pair in symbolic.equal_sizes()]
+    meetings = [Guard(("==", *pair), _MEETING) for pair in pairs if not about.isdisjoint(pair)]
+    return guards + pins + meetings, unresolved
 
 
 def _fixed(
-    recorded: Recorded, decisions: list[Decision], fixed: list[tuple[Path, int, int]]
+    recorded: RecordedRun, decisions: list[Decision], fixed: list[tuple[Path, int, int]]
 ) -> list[Guard]:
-    """Pins of sizes that could not be left open, of inputs that some decision depends on."""
-    found = []
+    """Return pins of fixed sizes, of inputs that some decision depends on."""
+    pins = []
     for decision in decisions if fixed else ():
         names = _inputs_of(list(_tensors_of(decision.operands)), recorded, set())
         for path, dim, size in [f for f in fixed if f[0][0] in names]:
             where = f"{decision.line} (which cannot be followed at other sizes)"
-            found.append(Guard(("==", ("size", path, dim), size), where))
+            pins.append(Guard(("==", ("size", path, dim), size), where))
             fixed = [f for f in fixed if f[0] != path or f[1] != dim]
-    return found
+    return pins
 
 
 def _conditions(
     symbolic: SymbolicSizes, decision: Decision, captured: Mapping[Path, Any]
 ) -> list[Tree]:
-    """What must hold for the decision to come out as it did; nothing where it always does."""
+    """Return the conditions for the same outcome of a decision; none if it is constant."""
     from chop.ir.trace.size_relations import relations
     from chop.ir.trace.symbolic import NotFollowedError, to_tree
 
@@ -123,54 +125,40 @@ def _conditions(
     name = _NAMES[decision.name]
     name = name if decision.outcome() else OPPOSITES[name]
     return [
-        (name, *(to_tree(side, symbolic.sizes) for side in found))
-        for name, *found in relations(name, *sides)
+        (relation, *(to_tree(side, symbolic.sizes) for side in pair))
+        for relation, *pair in relations(name, *sides)
     ]
 
 
-def _meetings(symbolic: SymbolicSizes, guards: list[Guard]) -> list[Guard]:
-    """Sizes that were taken to be equal must be, where a guard is about one of them."""
-    about = {leaf for guard in guards for leaf in leaves(guard.condition)}
-    found = []
-    for first, second in symbolic.equal_sizes():
-        pair = [("size", *symbolic.sizes[s]) for s in (first, second)]
-        if any(leaf in about for leaf in pair):
-            found.append(Guard(("==", *pair), _MEETING))
-    return found
-
-
 def _hints(captured: Mapping[Path, tuple[int, ...]]) -> Iterator[dict[tuple[Path, int], int]]:
-    """Sizes to follow a graph at: first such that unlike sizes differ, then those of the run."""
-    given = {(path, dim): size for path, s in captured.items() for dim, size in enumerate(s)}
+    """Yield sizes to follow a graph at: first with all different sizes distinct, then the run's."""
+    sizes = {(path, dim): size for path, s in captured.items() for dim, size in enumerate(s)}
     chosen: dict[tuple[int, int], int] = {}
-    for (_, dim), size in given.items():
+    for (_, dim), size in sizes.items():
         if (dim, size) not in chosen:
             multiples = (size * k for k in itertools.count(1))
             free = (n for n in multiples if n > 1 and n not in chosen.values())
             chosen[dim, size] = next(free) if size else 0
-    apart = {key: chosen[key[1], size] for key, size in given.items()}
-    if apart != given:
+    apart = {key: chosen[key[1], size] for key, size in sizes.items()}
+    if apart != sizes:
         yield apart
-    yield given
+    yield sizes
 
 
-# -- what cannot be followed ---------------------------------------------------------------------
-
-
-def _rank_guards(recorded: Recorded, decisions: list[Decision]) -> Iterator[Guard]:
-    seen: set[str] = set()
-    known: set[fx.Node] = set()
+def _rank_guards(recorded: RecordedRun, decisions: list[Decision]) -> Iterator[Guard]:
+    guarded: set[str] = set()
+    visited: set[fx.Node] = set()
     captured = shapes(recorded.inputs)
     for decision in decisions:
-        for name in _inputs_of([decision.operands[0]], recorded, known) - seen:
-            seen.add(name)
+        for name in _inputs_of([decision.operands[0]], recorded, visited) - guarded:
+            guarded.add(name)
             for path in (p for p in captured if p[0] == name):
                 condition = ("==", ("rank", path), len(captured[path]))
                 yield Guard(condition, f"{decision.line}")
 
 
-def _pins(recorded: Recorded, decision: Decision) -> Iterator[Guard]:
-    """Every size of the inputs that the decision may depend on."""
+def _pins(recorded: RecordedRun, decision: Decision) -> Iterator[Guard]:
+    """Yield pins of all sizes of the inputs that the decision may depend on."""
     tensors = list(_tensors_of(decision.operands))
     for path, shape in shapes(recorded.inputs).items():
         if path[0] in _inputs_of(tensors, recorded, set()):
@@ -191,43 +179,37 @@ def _tensors_of(operands: Iterable[Any]) -> Iterator[Tensor]:
             waiting.extend(each.args)
 
 
-def _inputs_of(tensors: list[Tensor], recorded: Recorded, known: set[fx.Node]) -> set[str]:
-    """The inputs of the graph that these tensors are computed from; `known` are left out."""
-    found = set()
+def _inputs_of(tensors: list[Tensor], recorded: RecordedRun, visited: set[fx.Node]) -> set[str]:
+    """Return the inputs that these tensors are computed from; skip and extend `visited`."""
+    names = set()
     waiting = [recorded.node_of(t) for t in tensors]
     while waiting:
         node = waiting.pop()
-        if node in known:
+        if node in visited:
             continue
-        known.add(node)
+        visited.add(node)
         waiting.extend(node.all_input_nodes)
         if node.op == "placeholder":
-            found.add(str(node.target))
-    return found
-
-
-# -- fewer guards --------------------------------------------------------------------------------
+            names.add(str(node.target))
+    return names
 
 
 def simplified(guards: Iterable[Guard]) -> tuple[Guard, ...]:
-    """The guards without those that others imply."""
+    """Return the guards without those that others imply."""
     unique: dict[Any, Guard] = {}
     for guard in guards:
         unique.setdefault(guard.condition, guard)
     pinned = {("size", *pin) for g in unique.values() if (pin := g.pins()) is not None}
-    kept = [
+    needed = [
         g for g in unique.values() if g.pins() is not None or not set(leaves(g.condition)) <= pinned
     ]
-    return tuple(g for g in kept if not any(_implies(other, g) for other in kept))
+    return tuple(g for g in needed if not any(_implies(other, g) for other in needed))
 
 
 def _implies(one: Guard, other: Guard) -> bool:
-    """Whether `one` is a tighter bound of the same size than `other`."""
+    """Return True if `one` is a tighter bound of the same size than `other`."""
     (first, size, bound), (second, same, limit) = one.condition, other.condition
     if one is other or size != same or isinstance(bound, tuple) or isinstance(limit, tuple):
         return False
-    if first == second:
-        return (first == ">=" and bound > limit) or (first == "<=" and bound < limit)
-    return second == "!=" and (
-        (first == ">=" and bound > limit) or (first == "<=" and bound < limit)
-    )
+    is_tighter = (first == ">=" and bound > limit) or (first == "<=" and bound < limit)
+    return is_tighter and second in (first, "!=")

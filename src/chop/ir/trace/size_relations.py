@@ -19,12 +19,11 @@ _RELATIONS = {
 }
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 
-
 Relation = tuple[str, Any, Any]
 
 
 def relations(name: str, left: Any, right: Any) -> list[Relation]:
-    """The relation, which holds, in its simplest form; none where it does for all sizes."""
+    """Return a true relation in its simplest form; none if it holds for all sizes."""
     difference = left - right
     if not difference.free_symbols:
         return []
@@ -37,7 +36,7 @@ def relations(name: str, left: Any, right: Any) -> list[Relation]:
 
 
 def _without_floor(name: str, difference: Any) -> list[Relation] | None:
-    """`a * (n // d) + b name 0` as bounds of `n`, where that is all there is."""
+    """Return `a * (n // d) + b name 0` as bounds of `n`, or None for another form."""
     floors = [f for f in difference.atoms(sympy.Function) if type(f).__name__ == "FloorDiv"]
     if len(floors) != 1 or name == "!=":
         return None
@@ -48,16 +47,13 @@ def _without_floor(name: str, difference: Any) -> list[Relation] | None:
     if bound is None or not divisor.is_Integer or not divisor.is_positive:
         return None
     sense, _, limit = bound
-    found = []
-    if sense in (">=", "=="):
-        found.append((">=", numerator, limit * divisor))
-    if sense in ("<=", "=="):
-        found.append(("<=", numerator, limit * divisor + divisor - 1))
-    return found
+    lowest = (">=", numerator, limit * divisor)
+    highest = ("<=", numerator, limit * divisor + divisor - 1)
+    return {">=": [lowest], "<=": [highest], "==": [lowest, highest]}[sense]
 
 
 def _always(name: str, difference: Any) -> bool:
-    """Whether `difference name 0` follows from sizes not being negative."""
+    """Return True if `difference name 0` holds for all non-negative sizes."""
     if difference.is_number:
         return bool(RELATIONS[name](float(difference), 0))
     facts = {
@@ -71,7 +67,7 @@ def _always(name: str, difference: Any) -> bool:
 
 
 def _bound(name: str, difference: Any) -> Relation | None:
-    """`a * size + b name 0` solved for the one size in it."""
+    """Solve `a * size + b name 0` for its only size; return None for another form."""
     symbols = list(difference.free_symbols)
     if len(symbols) != 1 or not difference.is_polynomial(*symbols):
         return None
@@ -79,13 +75,8 @@ def _bound(name: str, difference: Any) -> Relation | None:
     if polynomial.degree() != 1 or not all(c.is_Rational for c in polynomial.all_coeffs()):
         return None
     slope, offset = polynomial.all_coeffs()
-    limit = -offset / slope
+    symbol, limit = symbols[0], -offset / slope
     name = name if slope > 0 else _TURNED[name]
-    return _whole(name, symbols[0], limit)
-
-
-def _whole(name: str, symbol: Any, limit: Any) -> Relation | None:
-    """Bounds of a whole number are whole, and `>=` or `<=`."""
     if name in (">", ">="):
         lowest = math.floor(limit) + 1 if name == ">" else math.ceil(limit)
         return ">=", symbol, sympy.Integer(lowest)

@@ -1,8 +1,8 @@
-"""What sizes the most frequent operations give, where that can be said at once.
+"""Result sizes of the most frequent operations.
 
-Following sizes through torch costs milliseconds an operation. A rule gives a tensor of the right
-sizes, an operand itself where its sizes stay as they are, or None where torch is to be asked. To
-add one, add a row.
+Computing symbolic sizes by torch costs milliseconds per operation. A rule returns a tensor of the
+right sizes, an operand if its sizes do not change, or None if torch must compute them. To add a
+rule, add a row.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ _ELEMENTWISE = {
 
 
 def sizes_of(node_op: str, function: Any, name: str, args: tuple[Any, ...]) -> Tensor | None:
-    """A tensor of the sizes this call gives, where a rule knows them."""
+    """Return a tensor with the sizes of this call's result, or None without a rule."""
     first = args[0] if args else None
     if not isinstance(first, Tensor):
         return None
     if node_op == "call_module":
         if type(function) is nn.Linear:
-            return _linear(first, function.out_features)
+            features = function.out_features
+            is_same = str(first.shape[-1]) == str(features)
+            return first if is_same else first.new_empty((*first.shape[:-1], features))
         return first if type(function) in _KEEPING_MODULES else None
     if node_op == "call_method":
         if name == "baddbmm" and len(args) >= 3:
@@ -58,7 +60,7 @@ def sizes_of(node_op: str, function: Any, name: str, args: tuple[Any, ...]) -> T
 
 
 def _elementwise(left: Any, right: Any) -> Tensor | None:
-    """The operand whose sizes the result has, where the other is a number or has the same."""
+    """Return the left operand if the right one is a number or has the same sizes."""
     if not left.is_floating_point():
         return None
     if isinstance(right, int | float):
@@ -69,35 +71,31 @@ def _elementwise(left: Any, right: Any) -> Tensor | None:
 
 
 def _casts(name: str, first: Tensor, args: tuple[Any, ...]) -> bool:
-    """Whether numbers of another type come of it: some operations take operands of one alone."""
+    """Return True if the result has another dtype: some operations need equal dtypes."""
     if name == "float":
         return first.dtype != torch.float32
-    wanted = [a.dtype if isinstance(a, Tensor) else a for a in args]
-    return any(isinstance(dtype, torch.dtype) and dtype != first.dtype for dtype in wanted)
+    dtypes = [a.dtype if isinstance(a, Tensor) else a for a in args]
+    return any(isinstance(dtype, torch.dtype) and dtype != first.dtype for dtype in dtypes)
 
 
 def _names(tensor: Tensor) -> list[str]:
     return [str(size) for size in tensor.shape]
 
 
-def _linear(x: Tensor, features: int) -> Tensor:
-    return x if str(x.shape[-1]) == str(features) else x.new_empty((*x.shape[:-1], features))
-
-
 def _grouped(left: Tensor, right: Tensor, *_: Any) -> Tensor | None:
-    """Rows in groups, each group by a matrix of its own."""
+    """Return the sizes of groups of rows, each multiplied by its own matrix."""
     is_usual = left.dim() == 2 and right.dim() == 3
     return left.new_empty((left.shape[0], right.shape[-1])) if is_usual else None
 
 
 def _batched(_: Tensor, left: Tensor, right: Tensor, *__: Any) -> Tensor | None:
-    """A matrix product for each of a batch, added to something."""
+    """Return the sizes of a sum with a batched matrix product."""
     are_tensors = isinstance(left, Tensor) and isinstance(right, Tensor)
     return left.new_empty((*left.shape[:2], right.shape[2])) if are_tensors else None
 
 
 def _product(left: Tensor, right: Any) -> Tensor | None:
-    """Matrices of equal batches whose inner sizes are the same; torch 2.11 would fix sizes here."""
+    """Return the sizes of a batched matrix product, where torch 2.11 would fix sizes."""
     if not isinstance(right, Tensor) or min(left.dim(), right.dim()) < 2:
         return None
     *batch, rows, inner = left.shape
@@ -107,7 +105,7 @@ def _product(left: Tensor, right: Any) -> Tensor | None:
 
 
 def _padded(x: Tensor, pad: Any, *_: Any) -> Tensor | None:
-    """Each pair of numbers is added to a size, the last first; torch would fix sizes here."""
+    """Return padded sizes, where torch would fix sizes; pairs start at the last dimension."""
     if not isinstance(pad, tuple | list):
         return None
     sizes = list(x.shape)
@@ -124,4 +122,4 @@ _RULES: dict[Any, Callable[..., Tensor | None]] = {
 _RULES |= dict.fromkeys((torch.matmul, torch.bmm, operator.matmul), _product)
 _RULES[F.pad] = _padded
 _RULES[torch._C._nn.pad] = _padded
-_RULES[torch.baddbmm] = _batched  # torch itself does not take symbols here
+_RULES[torch.baddbmm] = _batched  # torch itself accepts no symbols here

@@ -1,7 +1,7 @@
-"""Sizes inside a graph as expressions in the sizes of its inputs, found without arithmetic.
+"""Sizes inside a graph as expressions in the sizes of its inputs.
 
-The recorded graph runs once on tensors whose sizes are torch's symbols. What of it is needed to
-know one size is run, and layers that are alike once.
+The recorded graph runs on tensors whose sizes are torch's symbols. Only the nodes that a size
+depends on run, and equal layers run once.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _SYMBOLIC = {min: torch.sym_min, max: torch.sym_max}
 
 
 class NotFollowedError(Exception):
-    """A size cannot be written as an expression in the sizes of the inputs."""
+    """Size that cannot be written as an expression in the sizes of the inputs."""
 
 
 class SymbolicSizes:
-    """Numbers of a graph as sympy expressions; `sizes` gives each symbol's place in the inputs.
+    """Numbers of a graph as sympy expressions; `sizes` maps a symbol to its input and dimension.
 
-    `hints` are the sizes at which torch answers its own questions on the way.
+    `hints` are the sizes that torch assumes where it must decide.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SymbolicSizes:
         self.world = FakeTensorMode(
             shape_env=self.environment, static_shapes=True, allow_non_fake_inputs=True
         )
-        # Alike calls are run once here; torch's own memory of symbolic results only costs.
+        # Equal calls run once here, so that torch's cache of symbolic results only costs time.
         self.world.cache_enabled = False
         self.sizes: dict[sympy.Symbol, tuple[Path, int]] = {}
         self._own: dict[Any, sympy.Symbol] = {}
@@ -68,28 +68,29 @@ class SymbolicSizes:
             return value
         shape = [hints[path, dim] for dim in range(value.dim())]
         example = torch.empty(shape, dtype=value.dtype, device=value.device)
-        made = self.world.from_tensor(
+        symbolic = self.world.from_tensor(
             example,
             static_shapes=False,
             symbolic_context=StatelessSymbolicContext([DimDynamic.DYNAMIC] * value.dim()),
             source=ConstantSource(path_text(path)),
         )
-        for dim, size in enumerate(made.shape):
+        for dim, size in enumerate(symbolic.shape):
             name = f"{path_text(path)}.size({dim})"
             own = sympy.Symbol(name, integer=True, nonnegative=True)
             if isinstance(size, torch.SymInt):
                 self._own[size.node.expr] = own
             self.sizes[own] = (path, dim)
-        return made
-
-    # -- nodes -------------------------------------------------------------------------------
+        return symbolic
 
     def _value(self, node: fx.Node) -> Any:
         for each in _ancestry(node, self._values):
             try:
                 self._values[each] = self._run(each)
-            except Exception as error:  # of any kind: then this and what follows is not known
+            except Exception as error:  # then this node and those that use it are unknown
                 self._values[each] = NotFollowedError(f"node '{each.name}': {error}")
+        return self._computed(node)
+
+    def _computed(self, node: fx.Node) -> Any:
         value = self._values[node]
         if isinstance(value, NotFollowedError):
             raise value
@@ -101,37 +102,32 @@ class SymbolicSizes:
             return self.inputs.get(str(node.target), default)
         if node.op == "get_attr":
             return self.attributes[str(node.target)]
-        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self._known)
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self._computed)
         function: Any = node.target
         if node.op == "call_method":
-            function = functools.partial(_call_method, _method(node, args))
+            # without strides, which a view needs and rules of sizes do not compute
+            is_view = node.target == "view" and not any(isinstance(a, torch.dtype) for a in args)
+            name = "reshape" if is_view else str(node.target)
+            function = functools.partial(_call_method, name)
         elif node.op == "call_module":
             function = self.attributes[str(node.target)]
         key = _key(node, function, args, kwargs)
-        if key is None or key not in self._alike:
-            with self.world, torch.no_grad():
-                result = sizes_of(node.op, function, str(node.target), (*args, *kwargs.values()))
-                if result is None:
-                    result = _SYMBOLIC.get(function, function)(*args, **kwargs)
-            if key is None:
-                return result
+        if key is not None and key in self._alike:
+            return self._alike[key]
+        with self.world, torch.no_grad():
+            result = sizes_of(node.op, function, str(node.target), (*args, *kwargs.values()))
+            if result is None:
+                result = _SYMBOLIC.get(function, function)(*args, **kwargs)
+        if key is not None:
             self._alike[key] = result
-        return self._alike[key]
-
-    def _known(self, node: fx.Node) -> Any:
-        value = self._values[node]
-        if isinstance(value, NotFollowedError):
-            raise value
-        return value
-
-    # -- numbers -----------------------------------------------------------------------------
+        return result
 
     def number(self, value: Any) -> sympy.Expr:
-        """A tracked or plain number as an expression in `sizes`."""
-        found = self._number(value)
-        if not isinstance(found, torch.SymInt | torch.SymFloat):
-            return sympy.sympify(found)
-        expression = self.environment.replace(found.node.expr).xreplace(self._own)
+        """Return a tracked or plain number as an expression in `sizes`."""
+        number = self._number(value)
+        if not isinstance(number, torch.SymInt | torch.SymFloat):
+            return sympy.sympify(number)
+        expression = self.environment.replace(number.node.expr).xreplace(self._own)
         if not expression.free_symbols <= set(self.sizes):
             raise NotFollowedError("it depends on values")
         return expression
@@ -156,48 +152,42 @@ class SymbolicSizes:
         return self._numbers[id(value)]
 
     def equal_sizes(self) -> list[tuple[sympy.Symbol, sympy.Symbol]]:
-        """Sizes of inputs that the graph brings together, and which were taken to be equal."""
+        """Return sizes of inputs that meet in an operation and were assumed equal."""
         pairs = [(self._own.get(a), self._own.get(b)) for a, b in self._replacements()]
         return [(a, b) for a, b in pairs if a is not None and b is not None]
 
     def fixed_sizes(self) -> list[tuple[Path, int, int]]:
-        """Sizes of inputs for which torch would take no symbol: input, dimension, value."""
-        found = [(self._own.get(a), b) for a, b in self._replacements()]
-        return [(*self.sizes[a], int(b)) for a, b in found if a is not None and b.is_number]
+        """Return sizes of inputs for which torch accepts no symbol: input, dimension, value."""
+        pairs = [(self._own.get(a), b) for a, b in self._replacements()]
+        return [(*self.sizes[a], int(b)) for a, b in pairs if a is not None and b.is_number]
 
     def _replacements(self) -> Iterable[tuple[Any, Any]]:
-        known = self.environment.replacements
-        return [(symbol, self.environment.replace(symbol)) for symbol in known]
+        symbols = self.environment.replacements
+        return [(symbol, self.environment.replace(symbol)) for symbol in symbols]
 
 
 def _call_method(name: str, receiver: Any, *args: Any, **kwargs: Any) -> Any:
     return getattr(receiver, name)(*args, **kwargs)
 
 
-def _method(node: fx.Node, args: tuple[Any, ...]) -> str:
-    """The method to call for the sizes alone: rules do not keep strides, which views ask for."""
-    is_view = node.target == "view" and not any(isinstance(a, torch.dtype) for a in args)
-    return "reshape" if is_view else str(node.target)
-
-
-def _ancestry(node: fx.Node, known: Mapping[fx.Node, Any]) -> list[fx.Node]:
-    """`node` and what it needs that is not known yet, operands first."""
+def _ancestry(node: fx.Node, computed: Mapping[fx.Node, Any]) -> list[fx.Node]:
+    """Return `node` and the nodes it needs that are not in `computed`, operands first."""
     order: list[fx.Node] = []
-    seen: set[fx.Node] = set()
+    visited: set[fx.Node] = set()
     waiting = [(node, False)]
     while waiting:
         each, is_ready = waiting.pop()
         if is_ready:
             order.append(each)
-        elif each not in known and each not in seen:
-            seen.add(each)
+        elif each not in computed and each not in visited:
+            visited.add(each)
             waiting.append((each, True))
             waiting.extend((n, False) for n in each.all_input_nodes)
     return order
 
 
 def _key(node: fx.Node, function: Any, args: Any, kwargs: Any) -> Any:
-    """What calls with equal results have in common; None where that is not known."""
+    """Return a key that is equal for calls with equal results, or None if that is unknown."""
     name = getattr(function, "__name__", str(node.target))
     if works_in_place(name, kwargs):
         return None
@@ -224,36 +214,31 @@ def _argument_key(value: Any) -> Any:
     return (type(value), value)
 
 
-# -- sympy -> tree -------------------------------------------------------------------------------
-
 _OPERATIONS = {
-    "Add": "+",
-    "Mul": "*",
-    "FloorDiv": "//",
-    "CleanDiv": "//",
-    "Mod": "%",
-    "PythonMod": "%",
-    "Pow": "**",
-    "PowByNatural": "**",
-    "FloatPow": "**",
-    "IntTrueDiv": "/",
-    "FloatTrueDiv": "/",
-    "Min": "min",
-    "Max": "max",
-    "Abs": "abs",
-    "CeilToInt": "ceil",
-    "ceiling": "ceil",
-    "FloorToInt": "floor",
-    "floor": "floor",
-    "TruncToInt": "trunc",
-    "RoundToInt": "round",
-    "ToFloat": "float",
+    name: operation
+    for operation, names in {
+        "+": "Add",
+        "*": "Mul",
+        "//": "FloorDiv CleanDiv",
+        "%": "Mod PythonMod",
+        "**": "Pow PowByNatural FloatPow",
+        "/": "IntTrueDiv FloatTrueDiv",
+        "min": "Min",
+        "max": "Max",
+        "abs": "Abs",
+        "ceil": "CeilToInt ceiling",
+        "floor": "FloorToInt floor",
+        "trunc": "TruncToInt",
+        "round": "RoundToInt",
+        "float": "ToFloat",
+    }.items()
+    for name in names.split()
 }
-"""Functions of sympy and of torch's extension of it, as operations of a guard."""
+"""Function of sympy or of torch's extension -> operation of a guard."""
 
 
 def to_tree(expression: Any, sizes: Mapping[sympy.Symbol, tuple[Path, int]]) -> Tree:
-    """A sympy expression as the plain data of a guard."""
+    """Return a sympy expression as the plain data of a guard."""
     if isinstance(expression, sympy.Symbol):
         return ("size", *sizes[expression])
     if expression.is_Integer:

@@ -1,4 +1,4 @@
-"""How torch functions, operators and methods are named in a graph."""
+"""Names of torch functions, operators and methods in a graph."""
 
 from __future__ import annotations
 
@@ -21,50 +21,23 @@ PARTING_ALIASES = {
     "split_size_or_sections": "part",
     "chunks": "part",
 }
-"""What gives as many tensors as a size says, its arguments, and their names in torch."""
+"""Arguments of functions that return as many tensors as a size, and torch's names for them."""
 TENSOR_GETTERS = {"T", "mT", "H", "mH", "real", "imag", "data", "grad"}
 NUMBER_READS = {"item": "item", "__int__": "item", "__float__": "item", "__index__": "item"}
 VALUE_READS = {"__bool__", "is_nonzero", "tolist", "numpy", "__array__", "equal", "allclose"}
 INPLACE_OPERATORS = {
-    "__iadd__": operator.iadd,
-    "__isub__": operator.isub,
-    "__imul__": operator.imul,
-    "__itruediv__": operator.itruediv,
-    "__idiv__": operator.itruediv,
-    "__ifloordiv__": operator.ifloordiv,
-    "__ipow__": operator.ipow,
-    "__iand__": operator.iand,
-    "__ior__": operator.ior,
-    "__ixor__": operator.ixor,
-    "__imod__": operator.imod,
-}
-OPERATORS = {
-    "__add__": operator.add,
-    "__sub__": operator.sub,
-    "__mul__": operator.mul,
-    "__truediv__": operator.truediv,
+    f"__i{name}__": getattr(operator, f"i{name}")
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "pow", "and", "or", "xor", "mod")
+} | {"__idiv__": operator.itruediv}
+_OPERATOR_NAMES = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"),
+    *("lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "invert"),
+    *("getitem", "setitem"),
+)
+OPERATORS: dict[str, Any] = {
+    **{f"__{name}__": getattr(operator, f"__{name}__") for name in _OPERATOR_NAMES},
     "__div__": operator.truediv,
-    "__floordiv__": operator.floordiv,
-    "__mod__": operator.mod,
-    "__pow__": operator.pow,
-    "__matmul__": operator.matmul,
-    "__and__": operator.and_,
-    "__or__": operator.or_,
-    "__xor__": operator.xor,
-    "__lshift__": operator.lshift,
-    "__rshift__": operator.rshift,
-    "__eq__": operator.eq,
-    "__ne__": operator.ne,
-    "__lt__": operator.lt,
-    "__le__": operator.le,
-    "__gt__": operator.gt,
-    "__ge__": operator.ge,
-    "__neg__": operator.neg,
-    "__pos__": operator.pos,
     "__abs__": abs,
-    "__invert__": operator.invert,
-    "__getitem__": operator.getitem,
-    "__setitem__": operator.setitem,
     **INPLACE_OPERATORS,
 }
 SWAPPED = {
@@ -77,54 +50,34 @@ DUNDERS = {
     for name in (*OPERATORS, *SWAPPED)
     if inspect.isfunction(getattr(torch.Tensor, name, None))
 }
-"""Operators written in Python: torch gives them the name of the method they call."""
+"""Operators written in Python, to which torch gives the name of the method they call."""
 METHOD_OPERATORS = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
+    **{n: getattr(operator, n) for n in ("add", "sub", "mul", "pow", "matmul")},
+    **{n: getattr(operator, n) for n in ("eq", "ne", "lt", "le", "gt", "ge")},
     "div": operator.truediv,
     "true_divide": operator.truediv,
     "floor_divide": operator.floordiv,
     "remainder": operator.mod,
-    "pow": operator.pow,
-    "matmul": operator.matmul,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
 }
-"""`x + y` reaches torch as the method `add`; with two plain operands it is written as `+`."""
+"""Method -> operator: torch receives `x + y` as the method `add`."""
 SIDE_EFFECTS = {operator.setitem, *INPLACE_OPERATORS.values()}
 DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-"""Python's types, which torch takes for dtypes."""
+"""Python type -> the dtype that torch uses for it."""
 PLAIN_TYPES = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    type(Ellipsis),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    range,
+    *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
 
 
 def names_mutation(name: str) -> bool:
-    """torch ends the names of in-place operations in one underscore; Python keywords too."""
+    """Return True for the name of an in-place operation, which ends in one underscore."""
     return name.endswith("_") and not name.endswith("__") and name not in ("and_", "or_", "not_")
 
 
 def fx_target(
     function: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[str, Any, tuple[Any, ...]]:
-    """How fx names a torch function: op, target and arguments in fx's order."""
+    """Return fx's op, target and arguments for a call of a torch function."""
     name = DUNDERS.get(function, name)
     is_method = getattr(torch.Tensor, name, None) == function
     if is_method and name in OPERATORS:
@@ -139,9 +92,6 @@ def fx_target(
 
 
 def works_in_place(name: str, kwargs: Mapping[str, Any]) -> bool:
-    return (
-        names_mutation(name)
-        or name in INPLACE_OPERATORS
-        or kwargs.get("inplace") is True
-        or kwargs.get("out") is not None
-    )
+    """Return True if a call writes to one of its arguments."""
+    has_target = kwargs.get("inplace") is True or kwargs.get("out") is not None
+    return has_target or names_mutation(name) or name in INPLACE_OPERATORS

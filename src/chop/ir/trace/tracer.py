@@ -1,13 +1,14 @@
-"""Captures a model as a torch.fx GraphModule: run it, record it, reconcile the two modes.
+"""Capture of a model as a torch.fx GraphModule: run, record, reconcile the two modes.
 
-Fake tensors are tried first, real ones where the model needs values. Without inputs, a plain
-module is traced symbolically by torch.fx instead.
+Fake tensors are tried first, real tensors if the model needs values. Without inputs, torch.fx
+traces a plain module symbolically.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import operator
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,31 +19,27 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from chop.errors import TraceError
 from chop.ir.guards import Guard, Guards
+from chop.ir.node_arguments import holds_tensor
 from chop.ir.outputs import OutputTemplate
 from chop.ir.store.traced import TracedModule
+from chop.ir.trace.cache_capture import PastRecording, make_masks_optional
 from chop.ir.trace.effects import is_mutation, is_random_draw
-from chop.ir.trace.environment import kept_buffers, quiet, tracing_environment
-from chop.ir.trace.past import PastRecording, make_masks_optional
+from chop.ir.trace.environment import kept_buffers, model_mode, quiet, tracing_environment
 from chop.ir.trace.recorder import Recorder, user_frame
-from chop.ir.trace.resolution import Recorded, find_guards, shapes, simplified
+from chop.ir.trace.resolution import RecordedRun, find_guards, shapes, simplified
 from chop.ir.trace.result_cache import FakeResults
 from chop.ir.trace.tracked import ValueDependenceError
-from chop.ir.trace.training import ModesDifferError, Trace, follow_training_flag, merge
+from chop.ir.trace.training_mode import ModesDifferError, ModeTrace, follow_training_flag, merge
 from chop.log import get_logger
 
 logger = get_logger(__name__)
 
 _CONTAINERS = (
-    nn.Sequential,
-    nn.ModuleList,
-    nn.ModuleDict,
-    nn.Transformer,
-    nn.TransformerEncoder,
-    nn.TransformerEncoderLayer,
-    nn.TransformerDecoder,
-    nn.TransformerDecoderLayer,
+    *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Transformer),
+    *(nn.TransformerEncoder, nn.TransformerEncoderLayer),
+    *(nn.TransformerDecoder, nn.TransformerDecoderLayer),
 )
-"""Modules of torch.nn that are made of others and are looked into."""
+"""Modules of torch.nn whose submodules become nodes."""
 _REMEDY = (
     "Rewrite it without looking at values (torch.where, masking), make the module that does it a "
     "leaf (leaf_modules=[…] or mase_leaf = True on the class), or pass specialize=True to keep the "
@@ -52,17 +49,16 @@ _REMEDY = (
 
 @dataclasses.dataclass(frozen=True)
 class TraceOptions:
-    """What the user may say about how a model is captured."""
+    """Options of a capture."""
 
     leaf_modules: tuple[Any, ...] = ()
     specialize: bool = False
     cache: bool = False
 
     def is_leaf(self, module: nn.Module, name: str) -> bool:
-        """Whether `module` is one node of the graph."""
-        if getattr(module, "mase_leaf", False):
-            return True
-        if name in self.leaf_modules or type(module) in self.leaf_modules:
+        """Return True if `module` is one node of the graph."""
+        is_named = name in self.leaf_modules or type(module) in self.leaf_modules
+        if is_named or getattr(module, "mase_leaf", False):
             return True
         inside_torch = type(module).__module__.startswith(("torch.nn", "torch.ao.nn"))
         return inside_torch and not isinstance(module, _CONTAINERS)
@@ -71,11 +67,14 @@ class TraceOptions:
 def trace(
     model: nn.Module, inputs: Mapping[str, Any] | None, options: TraceOptions
 ) -> TracedModule:
-    """The module that computes what `model` computes on inputs of these names."""
+    """Return a module that computes the same as `model` on inputs of these names."""
     with tracing_environment(model, cache=options.cache):
-        # A tensor made in inference mode takes no part in gradients; its copy does.
-        usable = inputs and {k: _map_tensors(v, _usable) for k, v in inputs.items()}
-        captured, template, guards = _capture(model, usable, options)
+        # A tensor created in inference mode has no gradient; its copy has.
+        copies = inputs and {
+            k: _map_tensors(v, lambda t: t.clone() if t.is_inference() else t)
+            for k, v in inputs.items()
+        }
+        captured, template, guards = _capture(model, copies, options)
     module = build(model, captured, template)
     if options.cache:
         guards = make_masks_optional(module.graph, guards)
@@ -87,9 +86,9 @@ def trace(
 
 def _capture(
     model: nn.Module, inputs: Mapping[str, Any] | None, options: TraceOptions
-) -> tuple[Trace, OutputTemplate, Guards]:
-    """Both modes traced and made one; a module in which they cannot be is made a leaf."""
-    run = _Run(model, inputs, options)
+) -> tuple[ModeTrace, OutputTemplate, Guards]:
+    """Trace both modes and merge them; a module in which they cannot be merged becomes a leaf."""
+    run = _Capture(model, inputs, options)
     while True:
         evaluated, template = run.trace(training=False)
         try:
@@ -118,22 +117,20 @@ def _capture(
         return evaluated, template, run.guards()
 
 
-class _Run:
-    """Runs of one model under one set of options."""
+@dataclasses.dataclass
+class _Capture:
+    """Traces of one model under one set of options."""
 
-    def __init__(
-        self, model: nn.Module, inputs: Mapping[str, Any] | None, options: TraceOptions
-    ) -> None:
-        self.model = model
-        self.inputs = inputs
-        self.options = options
-        self.on_real = False
-        self.results = FakeResults()
-        self.decided: set[Any] = set()
-        self.found: list[Guard] = []
+    model: nn.Module
+    inputs: Mapping[str, Any] | None
+    options: TraceOptions
+    on_real: bool = False
+    results: FakeResults = dataclasses.field(default_factory=FakeResults)
+    decided: set[Any] = dataclasses.field(default_factory=set)
+    conditions: list[Guard] = dataclasses.field(default_factory=list)
 
     def can_be_leaf(self, owner: str) -> bool:
-        """A module without parameters of its own hides nothing when it becomes one node."""
+        """Return True if the module `owner` has no parameters that a single node would hide."""
         if not owner or owner in self.options.leaf_modules:
             return False
         try:
@@ -143,29 +140,34 @@ class _Run:
         return next(module.parameters(), None) is None
 
     def add_leaf(self, name: str) -> None:
-        """Trace the module `name`, and all of its class, as one node from now on."""
+        """Trace the module `name`, and all modules of its class, as one node."""
         leaves = (*self.options.leaf_modules, name, type(self.model.get_submodule(name)))
         self.options = dataclasses.replace(self.options, leaf_modules=leaves)
 
-    def trace(self, *, training: bool) -> tuple[Trace, OutputTemplate]:
-        """One trace in one mode."""
-        with _mode(self.model, training), kept_buffers(self.model):
+    def trace(self, *, training: bool) -> tuple[ModeTrace, OutputTemplate]:
+        """Trace the model in one mode."""
+        with model_mode(self.model, training=training), kept_buffers(self.model):
             if self.inputs is None:
                 return _symbolic(self.model, self.options)
             if not self.on_real:
                 try:
                     with quiet("torch._subclasses.fake_tensor"):
-                        return self._record(*_fake(self.inputs))
+                        world = FakeTensorMode(allow_non_fake_inputs=True)
+                        fakes = {
+                            name: _map_tensors(value, world.from_tensor)
+                            for name, value in self.inputs.items()
+                        }
+                        return self._record(world, fakes)
                 except (TraceError, ModesDifferError):
                     raise
-                except Exception as reason:  # fakes lack values and some kernels: real ones decide
+                except Exception as reason:  # fake tensors lack values and some kernels
                     logger.debug("fake tensors do not suffice (%s); using real ones.", reason)
                     self.on_real = True
             return self._record(contextlib.nullcontext(), self.inputs)
 
     def _record(
         self, world: contextlib.AbstractContextManager[Any], inputs: Mapping[str, Any]
-    ) -> tuple[Trace, OutputTemplate]:
+    ) -> tuple[ModeTrace, OutputTemplate]:
         recorder = Recorder(
             self.model,
             self.options.is_leaf,
@@ -176,24 +178,20 @@ class _Run:
         with world, _explained(), recorder.recording():
             result = self._call(recorder, inputs)
         template = OutputTemplate.of(result)
-        self._find_guards(recorder)
+        new = [d for d in recorder.decisions if d.key() not in self.decided]  # in another mode
+        self.decided.update(d.key() for d in new)
+        run = RecordedRun(new, recorder.attributes, self._tensors(), recorder.tensor_node)
+        self.conditions += find_guards(run)
         recorder.output(template.plain(result))
         drop_dead_nodes(recorder.graph, recorder.attributes.__getitem__, keep=is_random_draw)
-        return Trace(recorder.graph, recorder.attributes, _taken_names(self.model)), template
-
-    def _find_guards(self, recorder: Recorder) -> None:
-        """Add what this run decided; what an earlier one did, in another mode, is known."""
-        new = [d for d in recorder.decisions if d.key() not in self.decided]
-        self.decided.update(d.key() for d in new)
-        recorded = Recorded(new, recorder.attributes, self._tensors(), recorder.tensor_node)
-        self.found += find_guards(recorded)
+        return ModeTrace(recorder.graph, recorder.attributes, _taken_names(self.model)), template
 
     def _tensors(self) -> dict[str, Any]:
         return {k: v for k, v in (self.inputs or {}).items() if holds_tensor(v)}
 
     def guards(self) -> Guards:
-        """What must hold of the sizes of the inputs, whatever the mode."""
-        return Guards(simplified(self.found), shapes(self._tensors()))
+        """Return the conditions on the sizes of the inputs, in either mode."""
+        return Guards(simplified(self.conditions), shapes(self._tensors()))
 
     def _call(self, recorder: Recorder, inputs: Mapping[str, Any]) -> Any:
         for name, value in inputs.items():
@@ -203,47 +201,13 @@ class _Run:
             past = PastRecording(self.model, recorder)
             with past.world():
                 return self.model(**past.inputs(inputs))
-        positional = [v for k, v in inputs.items() if k.startswith("args_")]
-        named = {k: v for k, v in inputs.items() if not k.startswith("args_")}
-        return self.model(*positional, **named) if not positional else self._positional(inputs)
-
-    def _positional(self, inputs: Mapping[str, Any]) -> Any:
-        return self.model(*inputs.values())
+        if any(name.startswith("args_") for name in inputs):
+            return self.model(*inputs.values())
+        return self.model(**inputs)
 
 
 def _taken_names(model: nn.Module) -> set[str]:
     return {name for name, _ in model.named_modules()}
-
-
-def holds_tensor(value: Any) -> bool:
-    """Whether a tensor is in `value`, so that it becomes an input of the graph."""
-    if isinstance(value, torch.Tensor):
-        return True
-    if isinstance(value, Mapping):
-        return any(holds_tensor(v) for v in value.values())
-    return isinstance(value, tuple | list) and any(holds_tensor(v) for v in value)
-
-
-@contextlib.contextmanager
-def _mode(model: nn.Module, training: bool) -> Iterator[None]:
-    before = [(m, m.training) for m in model.modules()]
-    for module, _ in before:
-        module.training = training
-    try:
-        yield
-    finally:
-        for module, was in before:
-            module.training = was
-
-
-def _fake(inputs: Mapping[str, Any]) -> tuple[FakeTensorMode, dict[str, Any]]:
-    """A world of fake tensors and the inputs in it."""
-    world = FakeTensorMode(allow_non_fake_inputs=True)
-    return world, {name: _map_tensors(value, world.from_tensor) for name, value in inputs.items()}
-
-
-def _usable(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.clone() if tensor.is_inference() else tensor
 
 
 def _map_tensors(value: Any, change: Any) -> Any:
@@ -258,7 +222,7 @@ def _map_tensors(value: Any, change: Any) -> Any:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Turn a question about values into an error that says where and what to do."""
+    """Turn a read of a tensor's value into an error with its place and a remedy."""
     try:
         yield
     except ValueDependenceError as error:
@@ -266,8 +230,8 @@ def _explained() -> Iterator[None]:
         raise TraceError(f"{where}: value-dependent control flow ({error}). {_REMEDY}") from None
 
 
-def _symbolic(model: nn.Module, options: TraceOptions) -> tuple[Trace, OutputTemplate]:
-    """A trace by torch.fx's proxies, for a model that came without inputs."""
+def _symbolic(model: nn.Module, options: TraceOptions) -> tuple[ModeTrace, OutputTemplate]:
+    """Trace a model without inputs by torch.fx's proxies."""
     tracer = _SymbolicTracer(options)
     try:
         graph = tracer.trace(model)
@@ -279,9 +243,9 @@ def _symbolic(model: nn.Module, options: TraceOptions) -> tuple[Trace, OutputTem
     attributes = {}
     for node in graph.nodes:
         if node.op in ("call_module", "get_attr"):
-            attributes[str(node.target)] = _attribute(model, str(node.target))
+            attributes[str(node.target)] = operator.attrgetter(str(node.target))(model)
         node.meta["owner"] = ""
-    return Trace(graph, attributes, _taken_names(model)), OutputTemplate(None, {})
+    return ModeTrace(graph, attributes, _taken_names(model)), OutputTemplate(None, {})
 
 
 class _SymbolicTracer(fx.Tracer):
@@ -293,33 +257,21 @@ class _SymbolicTracer(fx.Tracer):
         return self.options.is_leaf(m, module_qualified_name)
 
 
-def _attribute(model: nn.Module, name: str) -> Any:
-    value: Any = model
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def build(model: nn.Module, captured: Trace, template: OutputTemplate) -> TracedModule:
-    """The GraphModule of a trace: it shares modules and parameters with `model`."""
+def build(model: nn.Module, captured: ModeTrace, template: OutputTemplate) -> TracedModule:
+    """Return the GraphModule of a trace; it shares modules and parameters with `model`."""
     drop_dead_nodes(captured.graph, captured.attributes.__getitem__)
     targets = {str(n.target) for n in captured.graph.nodes if n.op in ("call_module", "get_attr")}
     attributes = {name: captured.attributes[name] for name in sorted(targets)}
     module = TracedModule(attributes, captured.graph, class_name=type(model).__name__)
     _keep_buffers_transient(model, module)
-    _keep_modes(model, module)
+    parts = set(model.modules())
+    for part in module.modules():
+        if part not in parts:  # the model's own parts keep their mode
+            part.training = model.training
     if hasattr(model, "config"):
         module.config = model.config
     template.attach(module)
     return module
-
-
-def _keep_modes(model: nn.Module, module: nn.Module) -> None:
-    """Parts of the model stay in the mode they are in; new parts take the model's."""
-    known = set(model.modules())
-    for part in module.modules():
-        if part not in known:
-            part.training = model.training
 
 
 def drop_dead_nodes(
@@ -327,7 +279,7 @@ def drop_dead_nodes(
     module_of: Callable[[str], nn.Module],
     keep: Callable[[fx.Node], bool] = lambda node: False,
 ) -> int:
-    """Remove what nothing uses, and say how many; a mutation is always used."""
+    """Remove unused nodes and return their number; a mutation is always used."""
     before = len(graph.nodes)
     for node in reversed(graph.nodes):
         needed = node.op in ("placeholder", "output") or node.users or keep(node)
@@ -337,11 +289,11 @@ def drop_dead_nodes(
 
 
 def _keep_buffers_transient(model: nn.Module, module: nn.Module) -> None:
-    """A buffer the model leaves out of its state_dict stays out of the graph's."""
-    kept = set(model.state_dict(keep_vars=True))
+    """Keep buffers out of the graph's state_dict that are not in the model's."""
+    stored = set(model.state_dict(keep_vars=True))
     for name, _ in model.named_buffers():
         owner_name, _, leaf = name.rpartition(".")
         with contextlib.suppress(AttributeError):
             owner = module.get_submodule(owner_name)
-            if name not in kept and leaf in owner._buffers:
+            if name not in stored and leaf in owner._buffers:
                 owner._non_persistent_buffers_set.add(leaf)

@@ -1,9 +1,9 @@
-"""Numbers that remember the graph expression they came from.
+"""Numbers with the graph expression that computes them.
 
-While a model is traced, `x.shape[0]` is a `TrackedInt`: a real `int`, so Python control flow works
-as ever, that also knows it is `getattr(x, "shape")[0]`. When it reaches a torch function the
-expression is written into the graph, which therefore stays open in batch size and length. Where
-Python decides something by it (a comparison, a loop, a key of a dict) the recorder is told.
+While a model is traced, `x.shape[0]` is a `TrackedInt`: an `int`, so that Python control flow
+works, with the expression `getattr(x, "shape")[0]`. When a torch function receives it, the
+expression is written into the graph, so that batch size and length stay variable. When Python
+decides by it (a comparison, a loop, a key of a dict), the recorder stores the decision.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch import fx
 
 
 class Recording(Protocol):
-    """What tracked numbers need of the recorder they belong to."""
+    """Interface of the recorder that tracked numbers use."""
 
     def write(self, function: Any, args: tuple[Any, ...]) -> fx.Node:
         """Write a call to the graph."""
 
     def decide(self, name: str, *operands: Any) -> None:
-        """Hear that Python went on by the outcome of `operator.name(*operands)`."""
+        """Store that Python branched on `operator.name(*operands)`."""
 
 
 class Expression:
-    """A value of the graph that becomes a node when it is first used."""
+    """Value of the graph that becomes a node on first use."""
 
     def __init__(self, recorder: Recording, function: Any, *args: Any) -> None:
         self.recorder = recorder
@@ -37,14 +37,14 @@ class Expression:
 
     @property
     def node(self) -> fx.Node:
-        """The node that computes this value, written to the graph on first call."""
+        """Node that computes this value, written to the graph on first use."""
         if self._node is None:
             self._node = self.recorder.write(self.function, self.args)
         return self._node
 
 
 class Tracked:
-    """Mixin of the number types: holds the expression, says whether it depends on data."""
+    """Mixin of the number types with the expression and whether it depends on data."""
 
     expression: Expression
     depends_on_data: bool
@@ -70,19 +70,19 @@ class Tracked:
 
 
 class TrackedInt(Tracked, int):
-    """An int with an expression."""
+    """Integer with an expression."""
 
 
 class TrackedFloat(Tracked, float):
-    """A float with an expression."""
+    """Float with an expression."""
 
 
 class ValueDependenceError(Exception):
-    """Python control flow asked for the value of a tensor; the tracer says where."""
+    """Python control flow that depends on the value of a tensor."""
 
 
 def track(value: Any, expression: Expression, depends_on_data: bool = False) -> Any:
-    """`value` with its expression, where it is an int or float; else `value` itself."""
+    """Return an int or float with its expression; return other values unchanged."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     number = TrackedInt(value) if isinstance(value, int) else TrackedFloat(value)
@@ -92,21 +92,21 @@ def track(value: Any, expression: Expression, depends_on_data: bool = False) -> 
 
 
 def plain(value: Any) -> Any:
-    """The number itself, of Python's own type."""
+    """Return the number as Python's own type."""
     if isinstance(value, TrackedInt):
         return int.__int__(value)
     return float.__float__(value) if isinstance(value, TrackedFloat) else value
 
 
 def pin(value: Any) -> Any:
-    """`value` as a plain number, for a use that cannot be followed: it is decided on as it is."""
+    """Return a plain number for a use that cannot be followed; its value becomes a decision."""
     if isinstance(value, Tracked):
         value.expression.recorder.decide("eq", value, plain(value))
     return plain(value)
 
 
 def combine(function: Callable[..., Any], *operands: Any) -> Any:
-    """`function` of these numbers, at least one of them tracked, with its expression."""
+    """Return `function` of these numbers, at least one of them tracked, with its expression."""
     first = next(o for o in operands if isinstance(o, Tracked))
     depends = any(getattr(o, "depends_on_data", False) for o in operands)
     expression = Expression(first.expression.recorder, function, *operands)
@@ -118,7 +118,7 @@ def _binary(name: str, *, swapped: bool = False) -> Callable[[Any, Any], Any]:
 
     def method(self: Any, other: Any) -> Any:
         if isinstance(other, list | tuple | str | bytes | complex):
-            pin(self)  # [0] * size: how often is decided here
+            pin(self)  # [0] * size: the length is decided here
         if not isinstance(other, int | float):
             return NotImplemented
         other = int(other) if isinstance(other, bool) else other
@@ -147,7 +147,7 @@ def _comparison(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _losing(kind: type, name: str) -> Callable[..., Any]:
-    """A method whose result is a plain value: what comes of it holds for this value alone."""
+    """Return a method with a plain result, which is valid for this value only."""
     function = getattr(kind, name)
 
     def method(self: Any, *args: Any) -> Any:
@@ -172,7 +172,7 @@ LOSING = (
     *("__lshift__", "__rlshift__", "__rshift__", "__rrshift__"),
     *("bit_length", "bit_count", "to_bytes", "as_integer_ratio", "is_integer", "hex"),
 )
-"""What gives something that is no longer followed, such as a key of a dict or a name."""
+"""Methods whose result is not tracked, such as a key of a dict or a name."""
 
 for _class, _kind in ((TrackedInt, int), (TrackedFloat, float)):
     for _name in BINARY:

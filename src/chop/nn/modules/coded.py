@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from chop.ir.store.packed import Record, Stored, record_of
+from chop.ir.store.packed_tensors import Record, Stored, record_of
 from chop.nn.quantizers import Bypass, Quantizer
 from chop.nn.quantizers.codes import Coded, Floats, Powers, decode
 

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 from chop.errors import ConfigError
 from chop.ir.ops import Compute, node_module
-from chop.ir.ops.integer import IntegerCall, undefined
+from chop.ir.ops.integer_kernels import IntegerCall, undefined
 from chop.nn.quantizers import Integer, Quantizer
 from chop.nn.quantizers.arithmetic.fixed_codes import LARGEST_WIDTH
 from chop.nn.quantizers.operands import ARITHMETIC, ARITHMETICS

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from chop.ir.ops import OPS, Compute, Op, parameter_role
 from chop.ir.reclass import masked
-from chop.ir.store.packed import Stored
+from chop.ir.store.packed_tensors import Stored
 from chop.nn.quantized.call_operands import (
     DATA_OUT,
     describe,

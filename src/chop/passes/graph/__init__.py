@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from chop.old_names import lazy_names
+from chop.compat.old_names import lazy_names
 from chop.passes.graph import analysis, interface, transforms
 from chop.passes.graph.analysis import *  # noqa: F403
 from chop.passes.graph.interface import *  # noqa: F403

@@ -31,7 +31,6 @@ from chop.nn.modules.masked import WEIGHT, Masked
 from chop.nn.modules.transposed import as_linear, is_transposed_linear
 from chop.nn.quantized.call_operands import is_bypassed
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantized.call_operands import is_bypassed
 from chop.nn.quantizers import Quantizer, ScaleInteger
 from chop.nn.quantizers.stored_scale import ScaledInteger, with_stored_scale
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from chop.ir.arguments import named_arguments
 from chop.ir.dims import CHANNEL_TENSORS, LAYER_SETTINGS, permutation
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import UNKNOWN, Op, find_op, node_module
 from chop.ir.reclass import mask_name
 from chop.passes.rewrite.propagate import propagate

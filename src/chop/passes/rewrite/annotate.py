@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from chop.ir.arguments import describe_arguments, describe_result
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import CommonMeta, MaseMetadata, ValueMeta
+from chop.ir.node_arguments import describe_arguments, describe_result
 from chop.ir.ops import IMPLICIT_FUNC, Op, find_op
 from chop.ir.trace.effects import is_in_place
 from chop.log import get_logger

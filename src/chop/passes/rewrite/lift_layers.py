@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from chop.ir.experts import GROUPED_PRODUCTS, Experts
+from chop.ir.expert_layer import GROUPED_PRODUCTS, Experts
 from chop.ir.graph import MaseGraph
 from chop.nn.modules.transposed import as_linear
 from chop.passes.rewrite.annotate import refresh

@@ -9,7 +9,7 @@ from zoo import case
 
 import chop.passes as passes
 from chop import MaseGraph
-from chop.ir.experts import Experts
+from chop.ir.expert_layer import Experts
 from chop.kernels import QExpertsPacked
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import MXInt

@@ -37,7 +37,7 @@ from chop.hw.lower.storage import EXTERNAL
 from chop.hw.lower.supported import attribute
 from chop.hw.reference.exact import Exact, product
 from chop.hw.reference.exact_ops import Arguments, exact_op, with_bias
-from chop.ir.arguments import named_arguments
+from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import node_module
 from chop.registry import Registry, suggest
 

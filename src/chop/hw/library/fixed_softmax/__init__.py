@@ -29,7 +29,7 @@ from chop.hw.lower.rows import add_rows, made, require_integers, row_operand
 from chop.hw.reference.exact import Exact, rounded
 from chop.hw.reference.exact_ops import LEAST, Arguments, exact_op, is_kept, refuse_setting
 from chop.hw.streams.row_buffer import FrontTwin, RowTwin, row_cost
-from chop.ir.arguments import named_arguments
+from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import OPS
 from chop.nn.quantizers import Integer
 from chop.nn.quantizers.arithmetic.softmax import LONGEST_ROW, MASKED, exponential_tables

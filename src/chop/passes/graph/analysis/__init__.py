@@ -1,6 +1,6 @@
 """Passes that observe and annotate; they never change the graph."""
 
-from chop.old_names import lazy_names
+from chop.compat.old_names import lazy_names
 from chop.passes.base import check_exports
 from chop.passes.graph.analysis.add_hardware_metadata import add_hardware_metadata_analysis_pass
 from chop.passes.graph.analysis.add_metadata import (

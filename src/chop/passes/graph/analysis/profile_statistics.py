@@ -11,9 +11,9 @@ from torch import Tensor, fx
 
 from chop.config import parse
 from chop.errors import ConfigError
-from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
+from chop.ir.node_arguments import tensors_in
 from chop.ir.ops import node_module
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.ptq.observe.layerwise_run import first_batches, source_of

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.errors import GraphError
-from chop.ir.arguments import describe_arguments, describe_result, tensors_in
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata, ValueMeta, mase_meta
+from chop.ir.node_arguments import describe_arguments, describe_result, tensors_in
 from chop.ir.ops import MASE_TYPES, find_op
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.rewrite.propagate import bind_inputs, example_inputs, propagate, undisturbed

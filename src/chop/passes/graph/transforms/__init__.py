@@ -1,6 +1,6 @@
 """Passes that change the graph and leave it runnable, its metadata in step."""
 
-from chop.old_names import lazy_names
+from chop.compat.old_names import lazy_names
 from chop.passes.base import check_exports
 from chop.passes.graph.transforms.compile import compile_transform_pass
 from chop.passes.graph.transforms.correct_bias import correct_bias_transform_pass

@@ -7,7 +7,6 @@ import math
 import torch
 from torch import fx
 
-from chop.ir.arguments import named_arguments
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.nn.quantized.functional import is_quantized_function

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from chop.ir.arguments import is_plain, named_arguments
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import is_plain, named_arguments
 from chop.ir.ops import find_op, node_module
 from chop.ir.trace.effects import is_deterministic, is_mutating, written_nodes
 from chop.passes.base import NoArgs, PassResult, graph_pass

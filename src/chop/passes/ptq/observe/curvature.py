@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.errors import PassError
-from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import tensors_in
 from chop.ir.trace.environment import evaluation_mode
 from chop.log import get_logger
 from chop.nn.quantizers import Quantizer

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.errors import ChopError, ConfigError, PassError
-from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import tensors_in
 from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass

@@ -11,14 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.ir.arguments import tensors_in
 from chop.ir.graph import MaseGraph
+from chop.ir.node_arguments import tensors_in
 from chop.ir.ops import node_module
 from chop.kernels.layers import PACKED_LAYERS
 from chop.nn.modules.lora import LoRALinear, adapted_layer
+from chop.nn.quantized.call_operands import (
+    DATA_OUT,
+    is_bypassed,
+    quantize_arguments,
+    quantize_value,
+)
 from chop.nn.quantized.functional import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantized.call_operands import DATA_OUT, is_bypassed, quantize_arguments, quantize_value
 from chop.nn.quantizers import Bypass, Quantizer
 from chop.passes.rewrite.propagate import bind_inputs
 

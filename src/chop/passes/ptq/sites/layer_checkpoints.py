@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chop.files import whole_file
-from chop.ir.arguments import tensors_in
-from chop.ir.fingerprint import LENGTH, add_tensor, graph_fingerprint
 from chop.ir.graph import MaseGraph
+from chop.ir.graph_fingerprint import LENGTH, add_tensor, graph_fingerprint
+from chop.ir.node_arguments import tensors_in
 from chop.ir.reclass import mask_name
 from chop.log import get_logger
 from chop.nn.modules.masked import stored_weight

@@ -21,8 +21,8 @@ from zoo import case
 import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import PassError
-from chop.ir.arguments import tensors_in
 from chop.ir.dims import DIMENSION_RULES
+from chop.ir.node_arguments import tensors_in
 from chop.passes.prune.channel_rules import OWN_RULES
 
 HEADS = {"weight": {"sparsity": 0.5, "granularity": "head"}}

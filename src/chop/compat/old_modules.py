@@ -1,0 +1,108 @@
+"""Modules that programs, pickles and checkpoints import under an earlier path.
+
+To move a module whose path is stored or imported elsewhere, add it to `_MOVED`, or a row to
+`OLD_MODULES` if its name changed too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_MOVED = {
+    ("chop.hw", "chop.hw.design"): "clock component process samples stream twin",
+    ("chop.hw", "chop.hw.flow"): "explore predict route",
+    ("chop.hw", "chop.hw.reference"): "exact exact_model exact_ops",
+    ("chop.ir", "chop.ir.store"): "checkpoint codec traced vocabulary",
+    ("chop.ir", "chop.ir.trace"): (
+        "builtin_names decisions effects environment inputs recapture recorder resolution "
+        "size_rules symbolic torch_names tracer tracked"
+    ),
+}
+"""Earlier package and package now -> the modules that moved."""
+
+OLD_MODULES: dict[str, str] = {
+    **{
+        f"{old}.{name}": f"{new}.{name}"
+        for (old, new), names in _MOVED.items()
+        for name in names.split()
+    },
+    "chop.cli.old_files": "chop.compat.old_files",
+    "chop.hw.check": "chop.hw.sim.component_check",
+    "chop.hw.components": "chop.hw.library.components",
+    "chop.hw.emit": "chop.hw.sim.emit",
+    "chop.hw.golden": "chop.hw.arith.golden",
+    "chop.hw.network": "chop.hw.timing.network",
+    "chop.hw.simulate": "chop.hw.sim.simulate",
+    "chop.hw.verify": "chop.hw.lower.verify",
+    "chop.ir.applied": "chop.ir.applied_function",
+    "chop.ir.experts": "chop.ir.expert_layer",
+    "chop.ir.graph.generation": "chop.ir.graph.generating_model",
+    "chop.ir.kernels": "chop.ir.ops.compute",
+    "chop.ir.leaves": "chop.ir.store.modules",
+    "chop.ir.linear": "chop.ir.trace.size_relations",
+    "chop.ir.moved": "chop.compat.old_modules",
+    "chop.ir.nodes": "chop.ir.store.node_records",
+    "chop.ir.past": "chop.ir.kv_cache",
+    "chop.ir.sameness": "chop.ir.trace.result_cache",
+    "chop.ir.stored": "chop.ir.store.tensors",
+    "chop.ir.training": "chop.ir.trace.training_mode",
+    "chop.ir.twins": "chop.ir.reclass",
+    "chop.ir.typed": "chop.ir.store.type_hints",
+    "chop.models.old": "chop.compat.old_models",
+    "chop.old_names": "chop.compat.old_names",
+    "chop.passes.graph.analysis.statistics": "chop.passes.ptq.observe.tensor_statistics",
+    "chop.passes.graph.observers": "chop.passes.ptq.observe.observers",
+    "chop.passes.graph.transforms.patterns": "chop.passes.rewrite.node_patterns",
+    "chop.passes.graph.transforms.prune.importance": "chop.passes.prune.importance",
+    "chop.passes.graph.transforms.prune.schedule": "chop.passes.prune.schedule",
+    "chop.passes.old_configs": "chop.compat.old_configs",
+    "chop.report.records": "chop.report.page_records",
+    "chop.report.search": "chop.report.search_figures",
+    "chop.tools.checkpoint_load": "chop.compat.checkpoint_load",
+    "chop.tools.get_input": "chop.compat.get_input",
+    "chop.tools.logger": "chop.log",
+}
+"""Earlier path of a module -> its path now."""
+
+
+def current_path(name: str) -> str:
+    """Return the dotted path now of an object that is stored under an earlier path.
+
+    >>> current_path("chop.ir.past.update_past")
+    'chop.ir.kv_cache.update_past'
+    """
+    module, dot, attribute = name.rpartition(".")
+    return f"{OLD_MODULES.get(module, module)}{dot}{attribute}"
+
+
+class OldModules(MetaPathFinder, Loader):
+    """Import hook that returns the module itself, not a second copy, under its earlier path."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return a spec for the modules of `OLD_MODULES`, None for others."""
+        return ModuleSpec(fullname, self) if fullname in OLD_MODULES else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module at its path now."""
+        module = importlib.import_module(OLD_MODULES[spec.name])
+        spec.loader_state = module.__spec__  # the import system replaces it by `spec`
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Restore the module's own spec; its code has run already."""
+        alias: Any = module.__spec__
+        module.__spec__ = alias.loader_state
+
+
+def find_old_modules() -> None:
+    """Register the import hook, once."""
+    if not any(isinstance(finder, OldModules) for finder in sys.meta_path):
+        sys.meta_path.append(OldModules())

@@ -1,0 +1,113 @@
+"""Names that programs written for DeepWok/mase import, and the objects they stand for.
+
+Packages answer their old names from `OLD_NAMES`, the page "Coming from DeepWok/mase" lists it, and
+a test imports every row. To add a name, add a row; if its module does not exist, also add the
+module to `chop.compat.old_modules`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class OldName:
+    """Name `old` in the module `place`, which stands for the object at the dotted path `new`."""
+
+    place: str
+    old: str
+    new: str
+
+    @property
+    def path(self) -> str:
+        """Dotted path that programs import."""
+        return f"{self.place}.{self.old}"
+
+
+_ANALYSIS = "chop.passes.graph.analysis"
+_TRANSFORMS = "chop.passes.graph.transforms"
+_INTERFACE = "chop.passes.graph.interface"
+_GRAPH = "chop.ir.graph.MaseGraph"
+_INPUTS = "chop.compat.get_input"
+
+_PASSES = {
+    "add_hardware_metadata_analysis_pass": f"{_ANALYSIS}.add_hardware_metadata_analysis_pass",
+    "conv_bn_fusion_transform_pass": f"{_TRANSFORMS}.fuse_conv_bn_transform_pass",
+    "emit_bram_transform_pass": f"{_TRANSFORMS}.emit_bram_transform_pass",
+    "emit_cocotb_transform_pass": f"{_TRANSFORMS}.emit_cocotb_transform_pass",
+    "emit_internal_rtl_transform_pass": f"{_TRANSFORMS}.emit_internal_rtl_transform_pass",
+    "emit_verilog_top_transform_pass": f"{_TRANSFORMS}.emit_verilog_top_transform_pass",
+    "verify_common_metadata_analysis_pass": f"{_ANALYSIS}.verify_metadata_analysis_pass",
+}
+"""Old name of a pass in `chop.passes` and `chop.passes.graph` -> the pass."""
+
+_LAYERS = {
+    "Conv1dInteger": "conv1d",
+    "Conv2dInteger": "conv2d",
+    "LinearBinary": "linear",
+    "LinearBlockFP": "linear",
+    "LinearInteger": "linear",
+    "LinearLog": "linear",
+    "LinearMinifloatDenorm": "linear",
+    "LinearMinifloatIEEE": "linear",
+    "LinearMXFP": "linear",
+    "LinearMXInt": "linear",
+    "LinearTernary": "linear",
+    "ReLUInteger": "relu",
+}
+"""Examples of the layers in `chop.nn.quantized` -> their files. Every other layer is there too."""
+
+OLD_NAMES: tuple[OldName, ...] = (
+    OldName("chop.ir", "MaseGraph", _GRAPH),
+    OldName("chop.ir.graph.mase_graph", "MaseGraph", _GRAPH),
+    *(
+        OldName(place, old, new)
+        for place in ("chop.passes", "chop.passes.graph")
+        for old, new in _PASSES.items()
+    ),
+    OldName(_TRANSFORMS, "conv_bn_fusion_transform_pass", _PASSES["conv_bn_fusion_transform_pass"]),
+    OldName(
+        _TRANSFORMS,
+        "summarize_quantization_analysis_pass",
+        f"{_ANALYSIS}.summarize_quantization_analysis_pass",
+    ),
+    OldName(
+        _ANALYSIS,
+        "verify_common_metadata_analysis_pass",
+        _PASSES["verify_common_metadata_analysis_pass"],
+    ),
+    *(
+        OldName("chop.nn.quantized", layer, f"chop.nn.quantized.modules.{file}.{layer}")
+        for layer, file in _LAYERS.items()
+    ),
+    OldName("chop.tools.logger", "get_logger", "chop.log.get_logger"),
+    OldName("chop.tools.logger", "set_logging_verbosity", "chop.log.set_logging_verbosity"),
+    OldName("chop.tools", "get_logger", "chop.log.get_logger"),
+    OldName("chop.tools", "set_logging_verbosity", "chop.log.set_logging_verbosity"),
+    OldName("chop.tools", "get_tokenized_dataset", "chop.dataset.get_tokenized_dataset"),
+    OldName("chop.tools", "get_trainer", "chop.actions.train.get_trainer"),
+    OldName("chop.tools", "get_cf_args", f"{_INPUTS}.get_cf_args"),
+    OldName("chop.tools", "get_dummy_input", f"{_INPUTS}.get_dummy_input"),
+    OldName("chop.tools", "InputGenerator", f"{_INPUTS}.InputGenerator"),
+    OldName("chop.dataset", "MaseDataModule", "chop.dataset.data_module.MaseDataModule"),
+    OldName("chop.dataset", "get_dataset_info", "chop.dataset.data_module.get_dataset_info"),
+    OldName("chop.models", "get_model_info", "chop.models.model_info.get_model_info"),
+    OldName("chop.models", "get_tokenizer", "chop.dataset.tokenized.load_tokenizer"),
+)
+"""All old names."""
+
+
+def lazy_names(place: str) -> Callable[[str], Any]:
+    """Return a `__getattr__` for the package `place` that imports its old names lazily."""
+    paths = {row.old: row.new for row in OLD_NAMES if row.place == place}
+
+    def answer(name: str) -> Any:
+        if name not in paths:
+            raise AttributeError(f"module '{place}' has no attribute '{name}'")
+        module, _, attribute = paths[name].rpartition(".")
+        return getattr(importlib.import_module(module), attribute)
+
+    return answer
