@@ -12,6 +12,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata, ValueMeta
 from chop.ir.ops import Op, Operand, find_op, node_module, parameter_role
 from chop.log import get_logger
+from chop.nn.quantized.call_operands import DATA_OUT
 from chop.nn.quantized.functional import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Quantizer

@@ -9,6 +9,7 @@ from torch import fx
 
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
+from chop.ir.node_arguments import named_arguments
 from chop.nn.quantized.functional import is_quantized_function
 from chop.passes.base import NoArgs, PassResult, graph_pass
 from chop.passes.rewrite.annotate import ensure_meta, refresh
