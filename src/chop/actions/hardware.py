@@ -1,4 +1,4 @@
-"""From a quantised graph to hardware that is checked against its model, in one call."""
+"""Hardware of a quantised graph, checked against its model."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from chop.passes.emit_design import EmitArgs, checked_design
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 
 VECTORS = 10
-"""Tensors that are drawn for the test bench where no inputs are given."""
+"""Number of random tensors for the test bench if there are no inputs."""
 
 
 @dataclass(frozen=True)
 class HardwareBuild:
-    """What was built and what the simulation said of it."""
+    """The built design and the verdict of its simulation."""
 
     directory: Path
     lowered: Lowered
@@ -47,7 +47,7 @@ class HardwareBuild:
     routed: Routed | None = None
 
     def _repr_html_(self) -> str:
-        """The design, with what the simulation said of it, as a notebook shows it."""
+        """Return the design and the verdict for a notebook."""
         return design_html(self.lowered.design, self.verdict, self.area)
 
 
@@ -65,16 +65,14 @@ def build_hardware(
     routing: RouteOptions = DEFAULTS,
     progress: Progress | None = None,
 ) -> HardwareBuild:
-    """Emit, lint, simulate on `inputs` (random ones where None) and synthesise; write the report.
+    """Emit, lint, simulate and synthesise a design; write the report.
 
-    `inputs` is a batch, or a tuple with one for each input of the graph. Before anything is
-    written the design is compared with the PyTorch model in exact arithmetic, on these and on
-    generated inputs (`check=False` leaves that out). The simulation is the standard run of
-    `chop.hw.sim.exercise`.
-
-    `parallelism` are arguments of add_hardware_metadata_analysis_pass; `family` None leaves out
-    synthesis. With a `device`, one of `chop.hw.flow.route.parts.PARTS`, the design is also placed
-    and routed; `progress` gets messages about that. Raises unless every output bit is right.
+    `inputs`: a batch, or a tuple with one batch per input of the graph; None: random ones. The
+    design is first compared with the PyTorch model in exact arithmetic, on these and on generated
+    inputs, unless `check` is False. The simulation is the standard run of `chop.hw.sim.exercise`.
+    `parallelism`: arguments of add_hardware_metadata_analysis_pass. `family`: None skips synthesis.
+    `device`: one of `chop.hw.flow.route.parts.PARTS`, for which the design is placed and routed;
+    `progress` receives messages about that. Raises unless every output bit is right.
     """
     if device is not None:
         require_tools(get_part(device))  # before the long work
@@ -97,7 +95,7 @@ def build_hardware(
 
 
 NETLIST_VECTORS = 4
-"""Tensors that go through a netlist, which is slow to simulate."""
+"""Number of tensors for the simulation of a netlist, which is slow."""
 
 
 def _routed(
@@ -128,8 +126,9 @@ def emit_hardware(
     inputs: Any = None,
     check: bool = True,
 ) -> tuple[Lowered, dict[str, Ints]]:
-    """Write the RTL, memories and test bench of a graph with hardware metadata, as the emit passes
-    do, after one comparison with the PyTorch model; the design, and the codes of the test inputs.
+    """Compare a graph with hardware metadata with its model, then write RTL, memories and bench.
+
+    Return the design and the codes of the test inputs.
     """
     args = EmitArgs(Path(project_dir), check=check)
     lowered = checked_design(graph, args, inputs)

@@ -1,7 +1,7 @@
-"""Fixed point for whole models on their way to hardware: a width each, the point placed by values.
+"""Fixed-point formats for hardware, chosen from the values of a float model.
 
-`observe_values` runs a float model once and keeps what its nodes read and give; `fixed_point_rules`
-makes arguments of quantize_transform_pass from it, in any widths.
+`observe_values` runs the model once and stores operands and results of its nodes;
+`fixed_point_rules` returns arguments of quantize_transform_pass for any widths.
 """
 
 from __future__ import annotations
@@ -23,78 +23,76 @@ from chop.ir.ops.integer import undefined
 
 DATA_IN, WEIGHT, BIAS, DATA_OUT = "data_in", "weight", "bias", "data_out"
 OUTPUT_WIDTH = 16
-"""Bits of what leaves the model: wide enough that no two scores are rounded to the same."""
+"""Bits of the model's outputs: wide enough that different scores stay different."""
 SAMPLES = 1 << 14
-"""The most values of an operand that are kept, evenly from all."""
+"""Largest number of stored values per operand and batch, evenly spaced."""
 MASKED = 2.0**20
-"""Values from here on are what masks put in, not numbers to place the point by."""
+"""Magnitude from which values come from masks; they are ignored."""
 EXTRA_PLACES = 4
-"""Places of the point that are tried beyond the one that clips next to nothing."""
+"""Positions of the binary point that are tried beyond the one that clips almost nothing."""
 WEIGHTED_OPS = ("linear", "conv1d", "conv2d")
-"""Ops whose weights and inputs are worth widths of their own."""
+"""Ops whose weights and inputs have separate widths."""
 EXACT_OPS = (*WEIGHTED_OPS, "add", "sub", "mul", "embedding")
-"""Ops whose results are binary fractions: whoever reads them rounds them."""
+"""Ops with exact results, which are rounded by their readers."""
 
 
 class Widths(Protocol):
-    """Bits of an operand."""
+    """Function that returns the bits of the operand `role` of a node."""
 
-    def __call__(self, node: str, role: str) -> int:
-        """Bits of the operand `role` of a node."""
-        ...
+    def __call__(self, node: str, role: str) -> int: ...
 
 
 @dataclass(frozen=True)
 class ObservedNode:
-    """A node that rounds: the values of its operands by role, and of its result."""
+    """Values of the operands, by role, and of the result of a node that rounds."""
 
     op: Op
     values: Mapping[str, Tensor]
     places: dict[tuple[str, int], int] = field(default_factory=dict, compare=False)
-    """Where the point was put, by role and width: every trial of a search asks again."""
+    """Cached fractional bits by role and width, for the trials of a search."""
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """What is brought to a format: the operands, and a result that is no binary fraction."""
+        """Roles with a format: the operands, and the result unless it is exact."""
         is_exact = self.op.name in EXACT_OPS
         return tuple(role for role in self.values if role != DATA_OUT or not is_exact)
 
     @property
     def is_weighted(self) -> bool:
-        """Whether it multiplies by constants: these are worth widths of their own."""
+        """True if it multiplies by weights, which have their own widths."""
         return WEIGHT in self.values and self.op.name in WEIGHTED_OPS
 
     def frac_width(self, role: str, width: int) -> int:
-        """The bits behind the point of an operand, for the least square error."""
+        """Return the fractional bits of an operand with the least square error."""
         if (role, width) not in self.places:
             self.places[role, width] = best_frac_width(self.values[role], width)
         return self.places[role, width]
 
 
 Observed = Mapping[str, ObservedNode]
-"""By node, in the order of execution."""
+"""Observed nodes by name, in the order of execution."""
 
 
 def observe_values(graph: MaseGraph, batches: Iterable[Any]) -> dict[str, ObservedNode]:
-    """What the nodes that round read and give while `batches` pass.
+    """Return the operands and results of the nodes that round, on `batches`.
 
-    A batch is a tensor, a tuple with one for each input, or a mapping by name.
+    A batch is a tensor, a tuple with one tensor per input, or a mapping by name.
     """
-    watched = _Watched(graph)
+    recorder = _ValueRecorder(graph)
     was_training = graph.model.training
     graph.model.eval()
     for batch in batches:
         with torch.no_grad():
-            watched.run(*_arguments(graph, batch))
+            recorder.run(*_arguments(graph, batch))
     graph.model.train(was_training)
-    if not watched.seen:
+    if not recorder.values:
         raise HardwareError("the model has no node whose operands could be put in fixed point.")
     return {
         name: ObservedNode(
-            op, {role: torch.cat(found) for role, found in watched.seen[name].items()}
+            op, {role: torch.cat(parts) for role, parts in recorder.values[name].items()}
         )
-        for name, op in watched.ops.items()
-        if name in watched.seen
+        for name, op in recorder.ops.items()
+        if name in recorder.values
     }
 
 
@@ -105,43 +103,43 @@ def _arguments(graph: MaseGraph, batch: Any) -> Sequence[Any]:
     return batch if isinstance(batch, tuple | list) else (batch,)
 
 
-class _Watched(fx.Interpreter):
-    """Runs a graph and keeps values of the nodes that round, by role."""
+class _ValueRecorder(fx.Interpreter):
+    """Interpreter that stores values of the nodes that round, by role."""
 
     def __init__(self, graph: MaseGraph) -> None:
         super().__init__(graph.model)
-        found = {node.name: find_op(node, graph.custom_ops) for node in graph.fx_graph.nodes}
-        self.ops = {name: op for name, op in found.items() if op is not None and _rounds(op)}
-        self.seen: dict[str, dict[str, list[Tensor]]] = {}
+        ops = {node.name: find_op(node, graph.custom_ops) for node in graph.fx_graph.nodes}
+        self.ops = {name: op for name, op in ops.items() if op is not None and _rounds(op)}
+        self.values: dict[str, dict[str, list[Tensor]]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        given = super().run_node(n)
+        result = super().run_node(n)
         if n.name in self.ops:
-            is_first = n.name not in self.seen
-            seen = self.seen.setdefault(n.name, {})
+            is_first = n.name not in self.values
+            values = self.values.setdefault(n.name, {})
             for role, value in self._operands(n, args, kwargs, is_first):
-                seen.setdefault(role, []).append(_some(value))
-            for value in [v for v in tensors_in(given) if v.is_floating_point()][:1]:
-                seen.setdefault(DATA_OUT, []).append(_some(value))
-        return given
+                values.setdefault(role, []).append(_some(value))
+            for value in [v for v in tensors_in(result) if v.is_floating_point()][:1]:
+                values.setdefault(DATA_OUT, []).append(_some(value))
+        return result
 
     def _operands(
         self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any], is_first: bool
     ) -> Iterator[tuple[str, Tensor]]:
-        """The operands of a call, and once the parameters of a layer."""
+        """Yield the operands of a call and, the first time, the parameters of a layer."""
         compute = self.ops[node.name].compute
         assert compute is not None, "an op that rounds computes"
         is_layer = node.op == "call_module"
-        found = {
+        values = {
             operand: args[operand.position]
             if operand.position < len(args)
             else kwargs.get(operand.argument)
             for operand in (compute.inputs if is_layer else compute.operands)
         }
-        has_number = any(isinstance(value, int | float) for value in found.values())
-        for operand, value in found.items():
-            if isinstance(value, int | float):  # of a size of its own
+        has_number = any(isinstance(value, int | float) for value in values.values())
+        for operand, value in values.items():
+            if isinstance(value, int | float):  # numbers differ in size from tensors
                 yield operand.role, torch.tensor([float(value)])
             elif isinstance(value, Tensor) and value.is_floating_point():
                 yield operand.role if has_number else _role(operand), value
@@ -151,20 +149,20 @@ class _Watched(fx.Interpreter):
 
 
 def _rounds(op: Op) -> bool:
-    """A rectifier or a maximum picks a value that it is given: there is nothing to round."""
+    """Return True if an op rounds; a rectifier or a maximum selects one of its inputs."""
     is_monotone = op.rtl in LOWERINGS and LOWERINGS[op.rtl].is_monotone
     return op.compute is not None and not is_monotone
 
 
 def _role(operand: Operand) -> str:
-    """The operands of a sum share a format; the second of a product is its weight."""
+    """Return the role of an operand: summands share one, the second factor is a weight."""
     if operand.argument in (WEIGHT, BIAS):
         return operand.argument
     return operand.prefer or DATA_IN
 
 
 def _some(values: Tensor) -> Tensor:
-    """At most `SAMPLES` of the values, evenly from all, with the largest and the smallest."""
+    """Return at most `SAMPLES` values, evenly spaced, with the largest and the smallest."""
     flat = values.detach().double().reshape(-1).cpu()
     flat = flat[flat.abs() < MASKED]
     if len(flat) <= SAMPLES:
@@ -173,7 +171,7 @@ def _some(values: Tensor) -> Tensor:
 
 
 def best_frac_width(values: Tensor, width: int) -> int:
-    """Bits behind the point with the least mean square error for signed numbers of `width` bits.
+    """Return the fractional bits of signed `width`-bit numbers with the least square error.
 
     >>> best_frac_width(torch.tensor([0.5, -0.25, 0.75]), 8)
     7
@@ -189,10 +187,10 @@ def best_frac_width(values: Tensor, width: int) -> int:
 
 
 def fixed_point_rules(graph: MaseGraph, observed: Observed, widths: Widths) -> dict[str, Any]:
-    """Arguments of quantize_transform_pass, by name: every node that rounds, in `widths`.
+    """Return arguments of quantize_transform_pass that give every rounding node its `widths`.
 
-    Ops with integer arithmetic of their own (softmax, norms, tables) compute in it, as hardware
-    does. What leaves the model has `OUTPUT_WIDTH` bits.
+    Ops with an integer arithmetic (softmax, norms, tables) use it, as hardware does. Outputs of the
+    model have `OUTPUT_WIDTH` bits.
     """
     output = next(iter(graph.fx_graph.find_nodes(op="output")))
     leaving = {node.name for node in output.all_input_nodes}

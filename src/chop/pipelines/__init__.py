@@ -1,4 +1,4 @@
-"""Pipelines: passes that run one after another, with arguments by pass name."""
+"""Pipelines of passes, with arguments by pass name."""
 
 from chop.pipelines.auto import AutoPipeline, Step
 from chop.pipelines.compression import COMPRESSION_STEPS, CompressionPipeline

@@ -1,7 +1,7 @@
-"""What a model or a dataset is, as a short text: equal for equal contents, wherever they lie.
+"""Fingerprints of models and datasets: short texts that depend on contents, not on paths.
 
-A measurement is about the model and the rows it was made with. Their fingerprints tell whether a
-record on disk is about the ones at hand, which a path cannot: the file there may be another now.
+A record on disk is valid for a model and rows with the same fingerprints; a file at the same path
+may have changed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from chop.ir.fingerprint import LENGTH as LENGTH
 from chop.ir.fingerprint import graph_fingerprint as graph_fingerprint
 
 ROWS_AT_A_TIME = 8192
+"""Rows of an Arrow table that are hashed together."""
 
 
 def data_fingerprint(splits: Mapping[str, Any]) -> str:
-    """The fingerprint of the rows of every split, in their order."""
+    """Return the fingerprint of the rows of every split, in order."""
     digest = hashlib.sha256()
     for name in sorted(splits):
         digest.update(f"split {name}:{len(splits[name])}".encode())
@@ -29,7 +30,7 @@ def data_fingerprint(splits: Mapping[str, Any]) -> str:
 
 
 def _pieces(split: Any) -> Iterator[Any]:
-    """The contents of a split as bytes."""
+    """Yield the contents of a split as bytes."""
     columns = getattr(split, "columns", None)
     if isinstance(columns, Mapping):
         arrays = {name: np.asarray(column) for name, column in columns.items()}
@@ -54,7 +55,7 @@ def _arrow_pieces(split: Any) -> Iterator[bytes]:
 
 
 def _canonical(array: Any) -> Iterator[Any]:
-    """The values of an Arrow array, whichever buffers hold them."""
+    """Yield the values of an Arrow array, independent of its buffers."""
     if hasattr(array, "offsets"):  # a list for each row
         yield np.diff(array.offsets.to_numpy())
         yield from _canonical(array.flatten())
