@@ -84,7 +84,7 @@ def test_the_command_line_takes_and_offers_it(outside, capsys):
     assert json.loads(capsys.readouterr().out)["ops"][0]["Changed"] == 3
     (option,) = [
         option
-        for option in options_of(COMMANDS["quantize"].load_config())
+        for option in options_of(COMMANDS["quantize"].config)
         if option.flag == "--format"
     ]
     assert "coarse" in option.values

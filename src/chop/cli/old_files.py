@@ -1,6 +1,6 @@
-"""TOML files of DeepWok/mase: which of their sections a command understands.
+"""Sections of DeepWok/mase's TOML files that commands read.
 
-To let a command read another section, add a row to `SECTIONS` and a branch to `old_table`.
+To read another section, add a row to `SECTIONS` and a branch to `old_table`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECTIONS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "prune": (("[passes.prune.weight], [passes.prune.activation]", "its sparsities and methods"),),
 }
-"""Command -> the sections of old files that it reads, and what is taken from each."""
+"""Command -> sections of old files that it reads, and the settings in each."""
 BY_CLASS = re.compile(r"(?:module|function|method)_classes_to_modify")
 BLOCK = re.compile(r"model_layer(?:_\d+)?")
 OLD_SEARCH = ("search_space", "strategy")
@@ -29,18 +29,18 @@ OLD_SEARCH = ("search_space", "strategy")
 
 
 def old_table(tables: Mapping[str, Any], command: str) -> dict[str, Any] | None:
-    """Return the settings of `command` that a file of DeepWok/mase holds; None where it has none.
+    """Return the settings of `command` in a file of DeepWok/mase, or None.
 
-    Its model, dataset and settings of training come from the command line instead.
+    Model, dataset and training settings come from the command line instead.
     """
     passes = tables.get("passes")
-    found = passes.get(command) if isinstance(passes, Mapping) else None
-    if command == "prune" and isinstance(found, Mapping):
-        return dict(found)
+    section = passes.get(command) if isinstance(passes, Mapping) else None
+    if command == "prune" and isinstance(section, Mapping):
+        return dict(section)
     if command != "quantize":
         return None
-    if isinstance(found, Mapping):
-        return {"rules": dict(found)}
+    if isinstance(section, Mapping):
+        return {"rules": dict(section)}
     rules = {key: value for key, value in tables.items() if isinstance(value, Mapping)}
     if not rules or not all(_is_rule(key, value) for key, value in rules.items()):
         return None
@@ -54,17 +54,18 @@ def _is_rule(key: str, table: Mapping[str, Any]) -> bool:
 
 
 def refuse_file(file: Path, tables: Mapping[str, Any], command: str) -> ConfigError:
-    """Return the error of a file without settings of `command`, which names what is understood."""
+    """Return the error for a file without settings of `command`."""
     own = f"[{command}], as `mase {command} --dry-run` prints it"
     understood = "; ".join([own, *(section for section, _ in SECTIONS.get(command, ()))])
-    found = ", ".join(f"[{name}]" for name in _sections(tables)) or "none"
+    sections = ", ".join(f"[{name}]" for name in _sections(tables)) or "none"
     return ConfigError(
-        f"{file}: no table [{command}] for this command. Understood: {understood}. Found: {found}."
+        f"{file}: no table [{command}] for this command. Understood: {understood}. "
+        f"Found: {sections}."
     )
 
 
 def check_search(file: Path, table: Mapping[str, Any]) -> None:
-    """Raise where the table [search] is one of DeepWok/mase."""
+    """Raise if the table [search] is one of DeepWok/mase."""
     old = [name for name in OLD_SEARCH if name in table]
     if old:
         raise ConfigError(
@@ -75,12 +76,12 @@ def check_search(file: Path, table: Mapping[str, Any]) -> None:
 
 
 def _sections(tables: Mapping[str, Any]) -> list[str]:
-    """Return the names of a file's sections, those of [passes] and [search] one by one."""
-    found: list[str] = []
+    """Return the sections of a file, with those inside [passes] and [search]."""
+    sections: list[str] = []
     for name, value in tables.items():
         if not isinstance(value, Mapping):
             continue
         inner = [k for k, v in value.items() if isinstance(v, Mapping)]
         parts = inner if name in ("passes", "search") else []
-        found += [f"{name}.{each}" for each in parts] or [name]
-    return found
+        sections += [f"{name}.{each}" for each in parts] or [name]
+    return sections

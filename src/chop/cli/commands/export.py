@@ -1,85 +1,85 @@
-"""`mase export`: a model as other programs load it."""
+"""`mase export`: write a model for other programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from chop.actions.records import write_csv
-from chop.cli.export_configs import ExportConfig
 from chop.cli.session import Session
-from chop.cli.source import describe, find_source, load_graph
-from chop.export import (
-    ExportReport,
-    to_compressed_tensors,
-    to_gguf,
-    to_huggingface,
-    to_onnx,
-    to_qonnx,
+from chop.cli.shared_options import ModelOptions, OutputOptions
+
+EXAMPLES = (
+    "mase export out/quantize --to onnx",
+    "mase export ./llama --task causal-lm --to gguf --format Q4_0 --tokenizer ./llama",
+    "mase export out/quantize --to compressed-tensors --fallback float",
 )
-from chop.ir.graph import MaseGraph
-
-Writer = Callable[[MaseGraph, Path, ExportConfig], ExportReport]
 
 
-def _gguf(graph: MaseGraph, folder: Path, config: ExportConfig) -> ExportReport:
-    options: dict[str, Any] = {"fallback": config.fallback, "tokenizer": config.tokenizer}
-    return to_gguf(graph, folder / "model.gguf", config.format, **options)
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig(ModelOptions, OutputOptions):
+    """Target."""
 
-
-def _onnx(graph: MaseGraph, folder: Path, config: ExportConfig) -> ExportReport:
-    return to_onnx(graph, folder / "model.onnx", fallback=config.fallback)
-
-
-def _qonnx(graph: MaseGraph, folder: Path, config: ExportConfig) -> ExportReport:
-    return to_qonnx(graph, folder / "model.onnx", fallback=config.fallback)
-
-
-def _compressed_tensors(graph: MaseGraph, folder: Path, config: ExportConfig) -> ExportReport:
-    options: dict[str, Any] = {"fallback": config.fallback}
-    return to_compressed_tensors(graph, folder / "model", **options)
-
-
-def _hf(graph: MaseGraph, folder: Path, config: ExportConfig) -> ExportReport:
-    return to_huggingface(graph, folder / "model")
-
-
-WRITERS: dict[str, Writer] = {
-    "onnx": _onnx,
-    "gguf": _gguf,
-    "compressed-tensors": _compressed_tensors,
-    "qonnx": _qonnx,
-    "hf": _hf,
-}
+    to: Annotated[
+        Literal["onnx", "gguf", "compressed-tensors", "qonnx", "hf"], "File format to write."
+    ] = "onnx"
+    format: Annotated[
+        str,
+        "GGUF type of weights without a number format: Q8_0, Q4_0, Q4_1, MXFP4, F16, BF16, F32, or "
+        "a format with such a type, as mxfp4 or int8/32.",
+    ] = field(default="Q8_0", metadata={"check": "chop.export.gguf_types:type_named"})
+    tokenizer: Annotated[str | None, "Folder with the tokenizer.json to store in a GGUF file."] = (
+        None
+    )
+    fallback: Annotated[
+        Literal["float", "nearest"] | None,
+        "Replacement for a format that the target lacks: its values as floats, or (GGUF) rounded "
+        "again. Default: an error.",
+    ] = None
+    out: Path = Path("out/export")
 
 
 def run(config: ExportConfig, session: Session) -> dict[str, Any]:
-    """Write the file or folder, and say what is in it."""
+    """Write the file or folder, and print a summary of its tensors."""
+    from chop import export
+    from chop.actions.records import write_csv
+    from chop.cli.source import describe, find_source, load_graph
+
     source = find_source(config)
     graph = load_graph(config, source)
+    folder = session.folder
+    fallback: dict[str, Any] = {"fallback": config.fallback}
+    writers = {
+        "onnx": lambda: export.to_onnx(graph, folder / "model.onnx", **fallback),
+        "qonnx": lambda: export.to_qonnx(graph, folder / "model.onnx", **fallback),
+        "gguf": lambda: export.to_gguf(
+            graph, folder / "model.gguf", config.format, tokenizer=config.tokenizer, **fallback
+        ),
+        "compressed-tensors": lambda: export.to_compressed_tensors(
+            graph, folder / "model", **fallback
+        ),
+        "hf": lambda: export.to_huggingface(graph, folder / "model"),
+    }
     with session.console.progress(f"export to {config.to}"):
-        report = WRITERS[config.to](graph, session.folder, config)
-    rows = [asdict(r) for r in report.records]
-    write_csv(session.folder / "tensors.csv", rows)
-    kinds: dict[str, list[int]] = {}
+        report = writers[config.to]()
+    write_csv(folder / "tensors.csv", [asdict(r) for r in report.records])
+    sizes: dict[str, list[int]] = {}
     for record in report.records:
-        kinds.setdefault(record.written, []).append(record.nbytes)
+        sizes.setdefault(record.written, []).append(record.nbytes)
     session.console.say(f"{report.path.name}: {report.nbytes / 2**20:.2f} MiB of tensors")
     session.console.table(
-        [{"written as": k, "tensors": len(v), "bytes": sum(v)} for k, v in kinds.items()]
+        [{"written as": k, "tensors": len(v), "bytes": sum(v)} for k, v in sizes.items()]
     )
     if report.changed:
         session.console.say(f"{len(report.changed)} tensors were rounded to the target's types")
     for line in report.dropped:
         session.console.say(line)
-    facts = {"to": config.to, "file": report.path.name, "bytes": report.nbytes}
-    changed = [r.name for r in report.changed]
     return {
         **describe(graph, source),
-        **facts,
+        "to": config.to,
+        "file": report.path.name,
+        "bytes": report.nbytes,
         "bits": report.bits,
-        "rounded": changed,
+        "rounded": [record.name for record in report.changed],
         "dropped": report.dropped,
     }

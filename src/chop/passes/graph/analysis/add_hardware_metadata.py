@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 from torch import fx
 
@@ -26,40 +26,58 @@ from chop.passes.base import PassResult, graph_pass
 
 @dataclass(frozen=True)
 class AddHardwareMetadataArgs:
-    """How parallel each node is.
+    """Parallelism of each node."""
 
-    `max_parallelism`: the most elements per beat, for the last dimension (a list gives one number
-    per dimension, DIM_0 first; streams are parallel in DIM_0). `parallelism`: input and output
-    lanes of nodes, by hand. `target_interval`: choose them instead: the cheapest design with so
-    many cycles between tensors. `max_multipliers`: or the fastest with so many multipliers. `fit`:
-    or the best for a part, by predicted LUTs, flip-flops, DSPs, memories and clock. `goal`: what
-    is best there: the most frames per second ("fps"), the fewest LUTs ("lut") or the least energy
-    of a frame ("energy"). `least_fps`: frames per second that are kept whatever the goal.
-    `weights`: "memory" of the design, or "external": linear layers and convolutions have a port
-    each by which the outside streams their weights. `node_weights`: the same for nodes, by hand.
-    `share_layers`: repeated layers are one block, and so many tensors go through it together; 0:
-    only where `max_multipliers` cannot be kept otherwise.
-    `multiplier`: how layers form products with their weights, by node, "*" for all others: "array",
-    a folded array of multipliers; "packed", one in which two outputs share a multiplier; or, with a
-    whole vector or window in each cycle, "shift_add", additions alone, or "tables" of input bits.
-    `adders_per_stage`: additions between two registers in these.
-    `clock_mhz`: the clock that registers are chosen for: a lower one has fewer flip-flops and
-    cycles of latency.
-    """
-
-    max_parallelism: int | list[int] = 4
-    parallelism: dict[str, tuple[int, int]] = field(default_factory=dict)
-    target_interval: int | None = None
-    max_multipliers: int | None = None
-    fit: str | None = None
-    goal: str = "fps"
-    least_fps: float = 0.0
-    weights: str = MEMORY
-    node_weights: dict[str, str] = field(default_factory=dict)
-    share_layers: int = 0
-    multiplier: dict[str, str] = field(default_factory=dict)
-    adders_per_stage: int = 2
-    clock_mhz: float = DEFAULT_MHZ
+    max_parallelism: Annotated[
+        int | list[int],
+        "Largest number of elements per beat in the last dimension. A list gives one number per "
+        "dimension, DIM_0 first; streams are parallel in DIM_0.",
+    ] = 4
+    parallelism: Annotated[
+        dict[str, tuple[int, int]], "Input and output lanes of single nodes, set by hand."
+    ] = field(default_factory=dict)
+    target_interval: Annotated[
+        int | None, "Choose the cheapest design with this many cycles between tensors."
+    ] = None
+    max_multipliers: Annotated[
+        int | None, "Choose the fastest design with this many multipliers."
+    ] = None
+    fit: Annotated[
+        str | None,
+        "Choose the best design for this part, by predicted LUTs, flip-flops, DSPs, memories and "
+        "clock.",
+    ] = None
+    goal: Annotated[
+        str,
+        "Goal of fit: the most frames per second (fps), the fewest LUTs (lut), or the least energy "
+        "per frame (energy).",
+    ] = "fps"
+    least_fps: Annotated[float, "Frames per second that every goal must reach."] = 0.0
+    weights: Annotated[
+        str,
+        "Place of the weights: memory of the design, or external, which gives each linear layer "
+        "and convolution a port that streams its weights.",
+    ] = MEMORY
+    node_weights: Annotated[
+        dict[str, str], "Place of the weights of single nodes, set by hand."
+    ] = field(default_factory=dict)
+    share_layers: Annotated[
+        int,
+        "Build repeated layers as one block, through which this many tensors go together. 0: only "
+        "if max_multipliers cannot be reached otherwise.",
+    ] = 0
+    multiplier: Annotated[
+        dict[str, str],
+        'Products of layers with their weights, by node ("*": all others): "array", a folded array '
+        'of multipliers; "packed", two outputs per multiplier; or, for a whole vector or window in '
+        'each cycle, "shift_add" (additions alone) or "tables" of input bits.',
+    ] = field(default_factory=dict)
+    adders_per_stage: Annotated[int, "Additions between two registers of shift_add and tables."] = 2
+    clock_mhz: Annotated[
+        float,
+        "Clock for which registers are chosen, in MHz. A lower clock needs fewer flip-flops and "
+        "cycles of latency.",
+    ] = DEFAULT_MHZ
 
     def __post_init__(self) -> None:
         given = (self.target_interval, self.max_multipliers, self.fit)
