@@ -119,7 +119,7 @@ def test_text_of_another_type_is_refused(text, hint, message):
 def test_every_option_and_table_of_every_command_has_a_help_of_its_own(name):
     config = COMMANDS[name].config
     helps = {option.flag: option.help for option in options_of(config)}
-    helps |= {table: field_help(config)[table][0] for table in tables_of(config)}
+    assert all(field_help(config)[table][0] for table in tables_of(config))
     assert [flag for flag, text in helps.items() if not text] == []
     own = {flag: text for flag, text in helps.items() if "-target-modules" not in flag}
     assert len(set(own.values())) == len(own), "two options share a help"

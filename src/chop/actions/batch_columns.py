@@ -21,6 +21,11 @@ def takes(model: nn.Module, name: str) -> bool:
     return name in inspect.signature(model.forward).parameters
 
 
+def column_names(split: Any) -> list[str]:
+    """Return the names of the columns of a split."""
+    return list(split.column_names) if hasattr(split, "column_names") else list(split[0])
+
+
 def match_columns(model: nn.Module, columns: Iterable[str]) -> dict[str, str]:
     """Return the argument of the model for each column that has one.
 

@@ -72,7 +72,11 @@ def generate(
     through torch.compile, also on the CPU.
     """
     past = None if compile else _past(graph, cache)
-    more = _compiled() if compile else {"past_key_values": past}
+    more: dict[str, Any] = {"past_key_values": past}
+    if compile:
+        config: Any = CompileConfig(mode="default", fullgraph=True)
+        config._compile_all_devices = True
+        more = {"cache_implementation": "static", "compile_config": config}
     clock = _Clock(streamer)
     listens = {} if options.get("num_beams", 1) > 1 else {"streamer": clock}
     start = time.perf_counter()
@@ -104,12 +108,6 @@ def _past(graph: MaseGraph, cache: str | Mapping[Any, Any]) -> Any:
         own = [PackedCache(graph.model.config, cache) for _ in range(2)]
         return EncoderDecoderCache(*own)
     return PackedCache(graph.model.config, cache)
-
-
-def _compiled() -> dict[str, Any]:
-    config: Any = CompileConfig(mode="default", fullgraph=True)
-    config._compile_all_devices = True
-    return {"cache_implementation": "static", "compile_config": config}
 
 
 def bytes_of(graph: MaseGraph) -> int:

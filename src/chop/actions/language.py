@@ -66,7 +66,10 @@ def next_token_scores(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Te
     ids = batch["labels"].to(device)
     try:
         with evaluation_mode(model):
-            scores = scores_of(_without_loss(model(**inputs)))
+            output = model(**inputs)
+        if isinstance(output, tuple) and len(output) > 1 and output[0].dim() == 0:
+            output = output[1:]  # without the loss
+        scores = scores_of(output)
         shown = f"gives scores of shape {list(scores.shape)}"
     except ValueError as error:  # the loss of a classifier does not fit tokens
         scores, shown = torch.empty(0), f"fails ({error})"
@@ -77,12 +80,6 @@ def next_token_scores(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Te
             "causal language model (--task causal-lm)."
         )
     return scores[:, :-1], ids[:, 1:]
-
-
-def _without_loss(output: Any) -> Any:
-    if isinstance(output, tuple) and len(output) > 1 and output[0].dim() == 0:
-        return output[1:]
-    return output
 
 
 def batches_of(rows: Any, batch_size: int) -> Iterator[dict[str, Tensor]]:

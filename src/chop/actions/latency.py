@@ -186,7 +186,8 @@ def latency_figure(records: Sequence[LatencyRecord], path: str | Path) -> Path:
     axes.set_xticks(range(len(groups)), [f"{device}\n{count} calls" for device, count in groups])
     axes.set_ylabel("median time of a call (ms)")
     axes.set_yscale("log")
-    axes.set_title(_finding(records))
+    best = max(records, key=lambda r: r.speedup)
+    axes.set_title(f"{best.program} on {best.device}: {best.speedup:.2f} times as fast")
     axes.legend()
     target = Path(path)
     make_folder(target.parent)
@@ -194,8 +195,3 @@ def latency_figure(records: Sequence[LatencyRecord], path: str | Path) -> Path:
     data = [dataclasses.asdict(r) for r in records]
     write_whole(target.with_suffix(".json"), json.dumps(data, indent=1) + "\n")
     return target
-
-
-def _finding(records: Sequence[LatencyRecord]) -> str:
-    best = max(records, key=lambda r: r.speedup)
-    return f"{best.program} on {best.device}: {best.speedup:.2f} times as fast"

@@ -37,7 +37,10 @@ def _pieces(split: Any) -> Iterator[Any]:
     elif hasattr(split, "offsets"):
         arrays = {name: getattr(split, name) for name in ("ids", "offsets", "labels")}
     elif hasattr(split, "with_format"):
-        yield from _arrow_pieces(split)
+        for table in split.with_format("arrow").iter(ROWS_AT_A_TIME):
+            for name in table.column_names:
+                yield name.encode()
+                yield from (bytes(part) for part in _canonical(table[name].combine_chunks()))
         return
     else:
         yield from (repr(split[i]).encode() for i in range(len(split)))
@@ -45,13 +48,6 @@ def _pieces(split: Any) -> Iterator[Any]:
     for name, array in arrays.items():
         yield f"{name}:{array.dtype}:{array.shape}".encode()
         yield np.ascontiguousarray(array).view(np.uint8)
-
-
-def _arrow_pieces(split: Any) -> Iterator[bytes]:
-    for table in split.with_format("arrow").iter(ROWS_AT_A_TIME):
-        for name in table.column_names:
-            yield name.encode()
-            yield from (bytes(part) for part in _canonical(table[name].combine_chunks()))
 
 
 def _canonical(array: Any) -> Iterator[Any]:

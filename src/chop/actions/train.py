@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import TrainingArguments
 
-from chop.actions.batch_columns import LABELS, Collate, match_columns
+from chop.actions.batch_columns import LABELS, Collate, column_names, match_columns
 from chop.actions.metrics import compute_metrics
 from chop.actions.trainer import GraphTrainer
 from chop.arguments import MAPPING, NEW_FOLDER, an, takes
@@ -70,12 +70,15 @@ def get_trainer(
         trainer.train()
         trainer.evaluate()["eval_accuracy"]
     """
-    _check_installed()
+    if importlib.util.find_spec("accelerate") is None:
+        raise MissingDependencyError(
+            "get_trainer: accelerate is not installed. Install it: pip install 'masegraph[train]'."
+        )
     if isinstance(model, MaseGraph):
         model = model.model
     train, test = _splits(tokenized_dataset)
     metrics = compute_metrics(evaluate_metric)
-    columns = match_columns(model, _column_names(train))
+    columns = match_columns(model, column_names(train))
     settings = {"num_train_epochs": num_train_epochs, "seed": seed, **training_arguments}
     return GraphTrainer(
         model=model,
@@ -90,13 +93,6 @@ def get_trainer(
     )
 
 
-def _check_installed() -> None:
-    if importlib.util.find_spec("accelerate") is None:
-        raise MissingDependencyError(
-            "get_trainer: accelerate is not installed. Install it: pip install 'masegraph[train]'."
-        )
-
-
 def _splits(dataset: Mapping[str, Any]) -> tuple[Any, Any]:
     test = next((name for name in EVALUATED if name in dataset), None)
     if "train" not in dataset or test is None:
@@ -105,10 +101,6 @@ def _splits(dataset: Mapping[str, Any]) -> tuple[Any, Any]:
             f"got {', '.join(map(str, dataset))}."
         )
     return dataset["train"], dataset[test]
-
-
-def _column_names(split: Any) -> list[str]:
-    return list(split.column_names) if hasattr(split, "column_names") else list(split[0])
 
 
 def _only(split: Any, columns: Mapping[str, str]) -> Any:

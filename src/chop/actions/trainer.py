@@ -118,17 +118,11 @@ def scores_of(output: Any) -> Tensor:
     return scores
 
 
-def _class_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(scores.reshape(-1, scores.shape[-1]), labels.reshape(-1))
-
-
-def _number_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    return F.mse_loss(scores.reshape(labels.shape), labels)
-
-
 LOSSES: dict[torch.dtype, Callable[[Tensor, Tensor], Tensor]] = {
-    torch.int64: _class_loss,
-    torch.float32: _number_loss,
+    torch.int64: lambda scores, labels: F.cross_entropy(
+        scores.reshape(-1, scores.shape[-1]), labels.reshape(-1)
+    ),
+    torch.float32: lambda scores, labels: F.mse_loss(scores.reshape(labels.shape), labels),
 }
 """Type of labels -> loss: integers are classes, floats are numbers."""
 

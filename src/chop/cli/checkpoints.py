@@ -39,7 +39,7 @@ def tokenizer_beside(checkpoint: Path) -> str | None:
 def save_model(
     session: Session, graph: MaseGraph, tokenizer: str | None = None, **options: Any
 ) -> None:
-    """Write the checkpoint of a command, and beside it the tokenizer at the place `tokenizer`."""
+    """Write the checkpoint of a command, and the tokenizer at the place `tokenizer`."""
     session.graph = graph
     graph.export(session.folder / GRAPH, **options)
     if tokenizer is None:

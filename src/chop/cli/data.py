@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from chop.actions.batch_columns import LABELS, Collate, match_columns
+from chop.actions.batch_columns import LABELS, Collate, column_names, match_columns
 from chop.actions.language import LANGUAGE_METRICS
 from chop.cli.failures import UsageError
 from chop.cli.places import thing_of
@@ -36,8 +36,7 @@ class Data:
     @property
     def columns(self) -> list[str]:
         """Names of the columns."""
-        train = self.splits[TRAIN]
-        return list(train.column_names) if hasattr(train, "column_names") else list(train[0])
+        return column_names(self.splits[TRAIN])
 
     @property
     def test(self) -> Any:
@@ -46,12 +45,8 @@ class Data:
 
     def few(self, rows: int = 2) -> Data:
         """Return the same data with only the first test rows, to check that evaluation works."""
-        indices = range(min(rows, len(self.test)))
-        some = (
-            self.test.select(indices)
-            if hasattr(self.test, "select")
-            else [self.test[i] for i in indices]
-        )
+        indices, test = range(min(rows, len(self.test))), self.test
+        some = test.select(indices) if hasattr(test, "select") else [test[i] for i in indices]
         return Data({**self.splits, TEST: some}, self.tokenizer)
 
     def for_choosing(self) -> Data:
@@ -68,16 +63,17 @@ class Data:
 
     def batches(self, model: nn.Module, rows: int, most: int) -> list[dict[str, Any]]:
         """Return training rows as arguments of `model`, in batches, labels included."""
-        collate = Collate(match_columns(model, self.columns), self.tokenizer)
-        train = self.splits["train"]
+        collate, train = self._collate(model), self.splits[TRAIN]
         starts = range(0, min(rows * most, len(train)), rows)
         return [collate([train[i] for i in range(s, min(s + rows, len(train)))]) for s in starts]
 
     def test_rows(self, model: nn.Module, most: int) -> dict[str, Any]:
         """Return the first test rows as arguments of `model`, without labels."""
-        collate = Collate(match_columns(model, self.columns), self.tokenizer)
-        batch = collate([self.test[i] for i in range(min(most, len(self.test)))])
+        batch = self._collate(model)([self.test[i] for i in range(min(most, len(self.test)))])
         return {name: value for name, value in batch.items() if name != LABELS}
+
+    def _collate(self, model: nn.Module) -> Collate:
+        return Collate(match_columns(model, self.columns), self.tokenizer)
 
     def example(self, model: nn.Module, rows: int = 2) -> dict[str, Any]:
         """Return a few training rows as arguments of `model`, without labels."""
@@ -102,11 +98,9 @@ def load_data(options: DataOptions, model_place: str | None) -> Data | None:
     tokenizer_place = options.tokenizer or model_place
     is_trusted = isinstance(options, ModelOptions) and options.trust_remote_code
     if options.metric in LANGUAGE_METRICS:
-        tokenizer = (
-            None
-            if tokenizer_place is None
-            else load_tokenizer(tokenizer_place, trust_remote_code=is_trusted)
-        )
+        tokenizer = None
+        if tokenizer_place is not None:
+            tokenizer = load_tokenizer(tokenizer_place, trust_remote_code=is_trusted)
         return Data(choose(load_running_text(options.dataset, tokenizer, length)))
     if tokenizer_place is None:
         raise UsageError(

@@ -34,10 +34,10 @@ def function_of(command: Command) -> Callable[..., Result]:
 
     def call(*arguments: Any, **keywords: Any) -> Result:
         if len(arguments) > len(words):
-            taken = ", ".join(option.parameter for option in words) or "none"
+            names = ", ".join(option.parameter for option in words) or "none"
             raise ConfigError(
                 f"{command.name}: {len(arguments)} arguments without a name, and it takes "
-                f"{len(words)}: {taken}. Name the others, as in seed=1."
+                f"{len(words)}: {names}. Name the others, as in seed=1."
             )
         positional = dict(zip((o.parameter for o in words), arguments, strict=False))
         for name in positional.keys() & keywords.keys():

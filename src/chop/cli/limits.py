@@ -48,7 +48,7 @@ def check_limits(config: Any, where: str) -> None:
             raise ConfigError(f"{place}: empty. Give at least one value, separated by commas.")
         if field.name not in MAY_BE_EMPTY and "" in _each(value):
             raise ConfigError(f"{place}: an empty text. Leave the option out, or give a value.")
-        if any(_is_root(each) for each in _each(value)):
+        if any(isinstance(v, str | Path) and set(str(v)) == {"/"} for v in _each(value)):
             raise ConfigError(f"{place}: '/' is the root of the file system. Name a folder in it.")
         for number in _each(value):  # numbers in tables are checked by their readers
             if isinstance(number, int | float) and not isinstance(number, bool):
@@ -64,7 +64,3 @@ def _check(number: float, limit: Limit | None, where: str) -> None:
 
 def _each(value: Any) -> Sequence[Any]:
     return value if isinstance(value, tuple | list) else (value,)
-
-
-def _is_root(value: Any) -> bool:
-    return isinstance(value, str | Path) and set(str(value)) == {"/"}

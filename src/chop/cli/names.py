@@ -52,6 +52,7 @@ def registered_names(kind: str) -> tuple[str, ...]:
     return tuple(registry(kind))
 
 
+SINGULAR = {"passes": "pass"}
 SHELVES: Mapping[str, str] = {"models": "MASE_MODELS", "datasets": "MASE_DATA"}
 """Kind of names -> environment variable with a folder of the user that holds more."""
 
@@ -95,9 +96,5 @@ def check_names(config: Any, where: str) -> None:
         table = registry(kind)
         for name in value if isinstance(value, tuple | list) else (value,):
             if name not in table:
-                problem = f"{where}.{field.name}: unknown {_singular(kind)} '{name}'."
+                problem = f"{where}.{field.name}: unknown {SINGULAR.get(kind, kind[:-1])} '{name}'."
                 raise ConfigError(f"{problem} {suggest(name, table)}")
-
-
-def _singular(kind: str) -> str:
-    return {"passes": "pass"}.get(kind, kind.removesuffix("s"))

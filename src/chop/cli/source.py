@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -67,34 +67,18 @@ class Source:
     place: str | None = None
 
 
-class Loaded(NamedTuple):
-    """The source of a model, the data of its configuration, and the annotated graph."""
-
-    source: Source
-    data: Data | None
-    graph: MaseGraph
-
-
-class LoadedWithData(NamedTuple):
-    """The same, with data."""
-
-    source: Source
-    data: Data
-    graph: MaseGraph
-
-
-def load(config: Any, *, is_alone: bool = True) -> Loaded:
+def load(config: Any, *, is_alone: bool = True) -> tuple[Source, Data | None, MaseGraph]:
     """Return the model and the data of `config`, which may name no data."""
     source = find_source(config, is_alone=is_alone)
     data = load_data(config, source.place)
-    return Loaded(source, data, load_graph(config, source, data))
+    return source, data, load_graph(config, source, data)
 
 
-def load_with_data(config: Any, purpose: str) -> LoadedWithData:
+def load_with_data(config: Any, purpose: str) -> tuple[Source, Data, MaseGraph]:
     """Return the model and the data of `config`, which must name data."""
     source = find_source(config)
     data = require_data(config, source.place, purpose)
-    return LoadedWithData(source, data, load_graph(config, source, data))
+    return source, data, load_graph(config, source, data)
 
 
 def find_source(options: ModelOptions, *, is_alone: bool = True) -> Source:
@@ -146,10 +130,8 @@ def _object(name: str, options: ModelOptions, tried: list[str]) -> Source | None
             f"model: got {type(thing).__name__}; expected a name, a path, a torch.nn.Module or a "
             "MaseGraph."
         )
-    thing = copy.deepcopy(thing)
-    if isinstance(thing, MaseGraph):
-        return Source(name, OBJECT, graph=thing)
-    return Source(name, OBJECT, model=thing)
+    form = "graph" if isinstance(thing, MaseGraph) else "model"
+    return Source(name, OBJECT, **{form: copy.deepcopy(thing)})
 
 
 def _reference(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
@@ -167,8 +149,11 @@ def _checkpoint(name: str, options: ModelOptions, tried: list[str]) -> Source | 
         return None
     if options.input_shape is not None:
         raise ConfigError(f"input_shape: {name} is a checkpoint, which has its example inputs.")
-    classes = [_import_class(each) for each in options.classes]
-    graph = MaseGraph.from_checkpoint(path, classes)
+    classes = {place: import_name(place) for place in options.classes}
+    for place, cls in classes.items():
+        if not isinstance(cls, type):
+            raise SourceError(f"classes: {place} is no class.")
+    graph = MaseGraph.from_checkpoint(path, list(classes.values()))
     return Source(name, CHECKPOINT, graph=graph, place=tokenizer_beside(path))
 
 
@@ -188,13 +173,6 @@ def _function(name: str, options: ModelOptions, tried: list[str]) -> Source | No
             f"and its example inputs."
         )
     return Source(name, FUNCTION, model=model, inputs=inputs)
-
-
-def _import_class(place: str) -> type:
-    cls = import_name(place)
-    if not isinstance(cls, type):
-        raise SourceError(f"classes: {place} is no class.")
-    return cls
 
 
 def _hugging_face(name: str, options: ModelOptions, tried: list[str]) -> Source | None:

@@ -1,9 +1,9 @@
 """The commands of `mase`.
 
-To add a command `name`, add a row to `SUMMARIES` and a module `name.py` here with its options (a
-frozen dataclass `NameConfig`, the help of each option beside it), its `EXAMPLES` of command lines
-and the function `run(config, session)`, which returns the record of the run. The module must not
-import torch at its top level unless its options come from a pass: `mase name --help` imports it.
+To add a command `name`, add a row to `SUMMARIES` and a module `name.py` with three parts:
+`NameConfig`, a frozen dataclass of its options, each with its help; `EXAMPLES` of command lines;
+`run(config, session)`, which returns the record of the run. `mase name --help` imports the module,
+so it imports torch inside `run`, unless its options are the arguments of a pass.
 """
 
 from __future__ import annotations
