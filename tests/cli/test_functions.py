@@ -78,7 +78,7 @@ CASES = {
     "eval": {**SMALL, "dataset": "digits", "test_rows": 64},
     "quantize": {**SMALL, "format": "fixed8.4", "type": ["linear", "relu"]},
     "prune": {**SMALL, "sparsity": 0.5},
-    "export": {**SMALL, "to": "hf"},
+    "export": {**SMALL, "to": "onnx"},
     "list": {"kind": "formats"},
     "studies": {},
     "completion": {"shell": "fish"},
@@ -175,7 +175,8 @@ def test_quantize_refuses_a_missing_dataset_before_it_loads_the_model(mase, opti
     width = " --width 6" if option == "--fit" else ""
     ran = mase(f"quantize mlp {option}{width}")
     assert ran.code == 2
-    assert f"{option} looks at values of the dataset: give --dataset." in ran.err
+    flag = option if "--method" in option else option.split()[0]
+    assert f"{flag} looks at values of the dataset: give --dataset." in ran.err
 
 
 LIGHT = """

@@ -18,6 +18,7 @@ from chop.cli.run_log import run_log
 from chop.cli.session import DryRunEnd, Result, Session
 from chop.cli.settings import to_toml
 from chop.files import write_whole
+from chop.log import get_report_logger
 
 RESULT, CONFIG = "result.json", "config.toml"
 INFERRED_DEFAULTS = "chop.cli.inferred_defaults:with_inferred_defaults"
@@ -64,6 +65,18 @@ def _completed(config: Any, console: Console) -> Any:
     if not hasattr(config, "dataset"):  # tested by name: the function itself needs torch
         return config
     return load_name(INFERRED_DEFAULTS)(config, console)
+
+
+@contextlib.contextmanager
+def report_level(level: str) -> Iterator[None]:
+    """Set the level of the tables that passes log; commands print their own."""
+    reports = get_report_logger()
+    before = reports.level
+    reports.setLevel(level)
+    try:
+        yield
+    finally:
+        reports.setLevel(before)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 
 from chop.cli.commands import Command
 from chop.cli.console import Console
-from chop.cli.execute import execute
+from chop.cli.execute import execute, report_level
 from chop.cli.option import Option, described, field_help, nest, options_of, tables_of
 from chop.cli.places import NamedObject
 from chop.cli.session import Result
@@ -46,7 +46,9 @@ def function_of(command: Command) -> Callable[..., Result]:
         values = {name: _plain(name, value) for name, value in (positional | keywords).items()}
         table = nest({paths.get(name, (name,)): value for name, value in values.items()})
         console = Console(is_json=True, is_quiet=True, out=sys.stderr)
-        return execute(command, read_settings(command.config, table, command.name), console)
+        config = read_settings(command.config, table, command.name)
+        with report_level("WARNING"):
+            return execute(command, config, console)
 
     call.__name__ = call.__qualname__ = command.function_name
     call.__doc__ = _documentation(command, options)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from chop.cli.commands import COMMANDS, Command
 from chop.cli.console import Console, write_line
-from chop.cli.execute import check, execute
+from chop.cli.execute import check, execute, report_level
 from chop.cli.failures import FAILED, OK, UsageError, exit_code, explain
 from chop.cli.option import (
     add_options,
@@ -29,7 +29,7 @@ from chop.cli.option import (
     takes_the_rest,
 )
 from chop.cli.settings import resolve, to_table, to_toml
-from chop.log import get_report_logger, set_logging_verbosity
+from chop.log import set_logging_verbosity
 from chop.registry import suggest
 
 
@@ -256,14 +256,8 @@ def _quiet_libraries(console: Console, *, verbose: bool) -> Iterator[None]:
     )  # already imported: its environment has no effect
     if transformers is not None and not _has_bars(console):
         transformers.utils.logging.disable_progress_bar()
-    reports = get_report_logger()
-    level = reports.level
-    reports.setLevel("INFO" if verbose else "WARNING")  # commands draw their own tables
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        reports.setLevel(level)
+    with report_level("INFO" if verbose else "WARNING"), contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 @contextlib.contextmanager

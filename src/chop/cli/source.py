@@ -130,8 +130,10 @@ def _object(name: str, options: ModelOptions, tried: list[str]) -> Source | None
             f"model: got {type(thing).__name__}; expected a name, a path, a torch.nn.Module or a "
             "MaseGraph."
         )
-    form = "graph" if isinstance(thing, MaseGraph) else "model"
-    return Source(name, OBJECT, **{form: copy.deepcopy(thing)})
+    thing = copy.deepcopy(thing)
+    if isinstance(thing, MaseGraph):
+        return Source(name, OBJECT, graph=thing)
+    return Source(name, OBJECT, model=thing)
 
 
 def _reference(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
