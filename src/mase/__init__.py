@@ -25,7 +25,7 @@ from typing import Any
 
 import chop
 from chop.cli.commands import COMMANDS, Command
-from chop.cli.session import Result
+from chop.cli.session import CommandResult
 
 OWN = ("mase.__main__",)
 """Modules that belong to this package and not to `chop`."""
@@ -43,9 +43,9 @@ def _function(command: Command) -> Any:
 class CommandPackage(ModuleType):
     """A package of `chop` that has the name of a command and runs it when it is called."""
 
-    def __call__(self, *arguments: Any, **options: Any) -> Result:
+    def __call__(self, *arguments: Any, **options: Any) -> CommandResult:
         """Run the command of the package's name."""
-        result: Result = _function(self._command)(*arguments, **options)
+        result: CommandResult = _function(self._command)(*arguments, **options)
         return result
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from chop.cli.commands import COMMANDS
-from chop.cli.option import Option, options_of
+from chop.cli.option import CommandOption, options_of
 
 FILES = {
     "empty.toml": "",
@@ -145,7 +145,7 @@ def places() -> Iterator[str]:
                 yield f"{name} {words} --{field} /"
 
 
-def _misread(start: str, option: Option) -> Iterator[str]:
+def _misread(start: str, option: CommandOption) -> Iterator[str]:
     if option.is_positional or option.is_switch or option.path[-1] in COMMON:
         return
     hints = [h for h in typing.get_args(option.hint) or (option.hint,) if h is not type(None)]

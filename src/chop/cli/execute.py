@@ -15,7 +15,7 @@ from chop.cli.console import Console
 from chop.cli.output import FILES, check_out, staged
 from chop.cli.places import load_name
 from chop.cli.run_log import run_log
-from chop.cli.session import DryRunEnd, Result, Session
+from chop.cli.session import CommandResult, DryRunEnd, Session
 from chop.cli.settings import to_toml
 from chop.files import write_whole
 from chop.log import get_report_logger
@@ -24,13 +24,15 @@ RESULT, CONFIG = "result.json", "config.toml"
 INFERRED_DEFAULTS = "chop.cli.inferred_defaults:with_inferred_defaults"
 
 
-def execute(command: Command, config: Any, console: Console, words: Sequence[str] = ()) -> Result:
+def execute(
+    command: Command, config: Any, console: Console, words: Sequence[str] = ()
+) -> CommandResult:
     """Run a command; its files appear in `config.out` when it has succeeded.
 
     `words`: the command line, for the log.
     """
     if not hasattr(config, "out"):
-        return Result(command.run(config, Session(console, Path(), Path())))
+        return CommandResult(command.run(config, Session(console, Path(), Path())))
     session = Session(console, Path(), config.out)
     settings = to_toml(command.name, config)
     with (
@@ -39,7 +41,7 @@ def execute(command: Command, config: Any, console: Console, words: Sequence[str
         run_log(config.out, words or [command.name], settings, console) as session.console,
     ):
         config = _completed(config, session.console)
-        result = Result(command.run(config, session))
+        result = CommandResult(command.run(config, session))
         write_whole(session.folder / CONFIG, to_toml(command.name, config))
         written = sorted({*(entry.name for entry in session.folder.iterdir()), RESULT})
         with (session.folder / RESULT).open("w") as opened:

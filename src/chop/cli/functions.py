@@ -3,7 +3,7 @@
 The parameters of a function are the options of its command, with the same names, defaults and
 checks. A model may be a name, a path, a torch module or a MaseGraph; data may be a name, a path or
 a mapping from splits to rows. The function prints nothing, writes its files as the command does and
-returns a `Result`.
+returns a `CommandResult`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from chop.cli.commands import Command
 from chop.cli.console import Console
 from chop.cli.execute import execute, report_level
-from chop.cli.option import Option, described, field_help, nest, options_of, tables_of
+from chop.cli.option import CommandOption, described, field_help, nest, options_of, tables_of
 from chop.cli.places import NamedObject
-from chop.cli.session import Result
+from chop.cli.session import CommandResult
 from chop.cli.settings import read_settings
 from chop.errors import ConfigError
 
@@ -27,12 +27,12 @@ MODELS = ("model", "against", "before", "others")
 """Options that accept a model object."""
 
 
-def function_of(command: Command) -> Callable[..., Result]:
+def function_of(command: Command) -> Callable[..., CommandResult]:
     """Return `command` as a function of its options."""
     options = options_of(command.config)
     words = [option for option in options if option.is_positional]
 
-    def call(*arguments: Any, **keywords: Any) -> Result:
+    def call(*arguments: Any, **keywords: Any) -> CommandResult:
         if len(arguments) > len(words):
             names = ", ".join(option.parameter for option in words) or "none"
             raise ConfigError(
@@ -46,7 +46,7 @@ def function_of(command: Command) -> Callable[..., Result]:
         values = {name: _plain(name, value) for name, value in (positional | keywords).items()}
         table = nest({paths.get(name, (name,)): value for name, value in values.items()})
         console = Console(is_json=True, is_quiet=True, out=sys.stderr)
-        config = read_settings(command.config, table, command.name)
+        config: Any = read_settings(command.config, table, command.name)
         with report_level("WARNING"):
             return execute(command, config, console)
 
@@ -65,7 +65,7 @@ def signature_of(command: Command) -> inspect.Signature:
     for name in tables_of(command.config):
         if name not in flags:
             parameters.append(_parameter(name, {}, Mapping[str, Any], False))
-    return inspect.Signature(parameters, return_annotation=Result)
+    return inspect.Signature(parameters, return_annotation=CommandResult)
 
 
 def _parameter(name: str, default: Any, hint: Any, is_positional: bool) -> inspect.Parameter:
@@ -74,7 +74,7 @@ def _parameter(name: str, default: Any, hint: Any, is_positional: bool) -> inspe
     return inspect.Parameter(name, way, default=default, annotation=hint)
 
 
-def _documentation(command: Command, options: Sequence[Option]) -> str:
+def _documentation(command: Command, options: Sequence[CommandOption]) -> str:
     flags = {option.parameter for option in options}
     helps = field_help(command.config)
     lines = [f"{option.parameter}: {described(option)}." for option in options]

@@ -35,7 +35,7 @@ SHOWN_VALUES = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Option:
+class CommandOption:
     """One option of a command; `path` is its key in the configuration."""
 
     path: tuple[str, ...]
@@ -76,10 +76,10 @@ class Option:
         return _without_none(self.hint) == (bool,)
 
 
-def options_of(cls: type, path: tuple[str, ...] = (), prefix: str = "") -> list[Option]:
+def options_of(cls: type, path: tuple[str, ...] = (), prefix: str = "") -> list[CommandOption]:
     """Return the options of dataclass `cls` and of its nested dataclasses; tables have none."""
     hints, helps = typing.get_type_hints(cls), field_help(cls)
-    options: list[Option] = []
+    options: list[CommandOption] = []
     for field in dataclasses.fields(cls):
         hint, key = hints[field.name], (*path, field.name)
         nested = next((h for h in _without_none(hint) if _is_dataclass(h)), None)
@@ -89,7 +89,7 @@ def options_of(cls: type, path: tuple[str, ...] = (), prefix: str = "") -> list[
         elif "rest" not in field.metadata and (_is_readable(hint) or "tables" in field.metadata):
             text, owner = helps.get(field.name, ("", cls))
             options.append(
-                Option(
+                CommandOption(
                     key,
                     f"--{prefix}{field.name}".replace("_", "-"),
                     hint,
@@ -142,7 +142,7 @@ def tables_of(cls: type) -> list[str]:
 # -- argparse ----------------------------------------------------------------------------------
 
 
-def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+def add_options(parser: argparse.ArgumentParser, options: Sequence[CommandOption]) -> None:
     """Add the options to `parser`, grouped by the dataclass that documents them."""
     titles = dict.fromkeys(option.group for option in options)
     groups = {title: parser.add_argument_group(title) for title in titles}
@@ -150,12 +150,12 @@ def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> N
         _add(groups[option.group], option)
 
 
-def takes_the_rest(option: Option) -> bool:
+def takes_the_rest(option: CommandOption) -> bool:
     """Return True for an option that takes all remaining words without a flag."""
     return option.is_positional and option.is_list
 
 
-def _add(group: Any, option: Option) -> None:
+def _add(group: Any, option: CommandOption) -> None:
     common = {"default": argparse.SUPPRESS, "help": described(option).replace("%", "%%")}
     if option.is_positional:
         count = "*" if option.is_list else "?"
@@ -169,7 +169,7 @@ def _add(group: Any, option: Option) -> None:
         group.add_argument(option.flag, dest=option.dest, type=read, metavar=metavar, **common)
 
 
-def described(option: Option) -> str:
+def described(option: CommandOption) -> str:
     """Return the help of an option with its allowed values and its default."""
     text = option.help.removesuffix(".")
     values = _literals(option.hint)
@@ -186,7 +186,7 @@ def _show(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def given_values(options: Iterable[Option], namespace: argparse.Namespace) -> dict[str, Any]:
+def given_values(options: Iterable[CommandOption], namespace: argparse.Namespace) -> dict[str, Any]:
     """Return the values of a command line as nested mappings."""
     values = vars(namespace)
     return nest({option.path: values[option.dest] for option in options if option.dest in values})

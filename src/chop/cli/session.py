@@ -13,7 +13,7 @@ class DryRunEnd(Exception):  # noqa: N818 - it ends a dry run that found no erro
     """The end of a dry run: every check of the command has passed."""
 
 
-class Result(dict[str, Any]):
+class CommandResult(dict[str, Any]):
     """The record of a command, as in result.json, with the model that it made.
 
     `graph`: the MaseGraph that the command saved, or None. `out`: the folder of its files, or None.

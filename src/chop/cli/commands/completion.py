@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from chop.cli.commands import COMMANDS
 from chop.cli.main import SWITCHES
-from chop.cli.option import Option, options_of, takes_the_rest
+from chop.cli.option import CommandOption, options_of, takes_the_rest
 from chop.cli.session import Session
 from chop.cli.shared_options import POSITIONAL
 
@@ -40,40 +40,40 @@ def run(config: CompletionConfig, session: Session) -> dict[str, Any]:
     return {"shell": config.shell, "script": script}
 
 
-def command_options() -> dict[str, list[Option]]:
+def command_options() -> dict[str, list[CommandOption]]:
     """Return the options of each command."""
     return {name: options_of(command.config) for name, command in COMMANDS.items()}
 
 
-def flags_of(options: list[Option]) -> list[str]:
+def flags_of(options: list[CommandOption]) -> list[str]:
     """Return all flags of a command."""
     own = [option.flag for option in options if not option.is_positional]
     off = [f"--no-{o.flag.removeprefix('--')}" for o in options if o.is_switch]
     return [*own, *off, *SWITCHES, *VALUED, "--help"]
 
 
-def _values(options: list[Option]) -> dict[str, tuple[str, ...]]:
+def _values(options: list[CommandOption]) -> dict[str, tuple[str, ...]]:
     """Return the values of each flag that has a list of them."""
     flags = {o.flag: o.values for o in options if not (o.is_positional or o.is_switch)}
     return {flag: values for flag, values in flags.items() if values}
 
 
-def _listers(options: list[Option]) -> dict[str, str]:
+def _listers(options: list[CommandOption]) -> dict[str, str]:
     """Return, for each flag, the shell command that lists its values at completion time."""
     return {o.flag: o.lister for o in options if o.lister and not o.is_positional}
 
 
-def _first_lister(options: list[Option]) -> str:
+def _first_lister(options: list[CommandOption]) -> str:
     """Return the shell command that lists values of the first word, or an empty text."""
     return next((o.lister for o in options if o.is_positional), "")
 
 
-def _first(options: list[Option]) -> tuple[str, ...]:
+def _first(options: list[CommandOption]) -> tuple[str, ...]:
     """Return the values of the first word after the command."""
     return next((o.values for o in options if o.is_positional), ())
 
 
-def bash(commands: Mapping[str, list[Option]]) -> str:
+def bash(commands: Mapping[str, list[CommandOption]]) -> str:
     """Return the script for bash."""
     cases = []
     for name, options in commands.items():
@@ -123,7 +123,7 @@ def _bash_reply(words: str) -> str:
     return f'COMPREPLY=($(compgen -W {words} -- "$cur"))'
 
 
-def zsh(commands: Mapping[str, list[Option]]) -> str:
+def zsh(commands: Mapping[str, list[CommandOption]]) -> str:
     """Return the script for zsh."""
     cases = []
     for name, options in commands.items():
@@ -160,7 +160,7 @@ def zsh(commands: Mapping[str, list[Option]]) -> str:
     )
 
 
-def _zsh_spec(option: Option) -> str:
+def _zsh_spec(option: CommandOption) -> str:
     about = f"[{_bare(option.help)}]"
     if option.is_switch:
         return f"'{option.flag}{about}' '--no-{option.flag.removeprefix('--')}{about}'"
@@ -178,7 +178,7 @@ def _bare(text: str) -> str:
     return re.sub(r"['\[\]:\\`\"$]", " ", text)
 
 
-def fish(commands: Mapping[str, list[Option]]) -> str:
+def fish(commands: Mapping[str, list[CommandOption]]) -> str:
     """Return the script for fish."""
     lines = ["# mase completion for fish"]
     for name, command in COMMANDS.items():
@@ -193,13 +193,13 @@ def fish(commands: Mapping[str, list[Option]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _fish_rows(options: list[Option]) -> list[tuple[str, str, tuple[str, ...]]]:
+def _fish_rows(options: list[CommandOption]) -> list[tuple[str, str, tuple[str, ...]]]:
     helps = {o.flag: o.help for o in options} | SWITCHES
     values = _values(options) | {f: (f"({c})",) for f, c in _listers(options).items()}
     return [(flag, helps.get(flag, ""), values.get(flag, ())) for flag in flags_of(options)]
 
 
-WRITERS: dict[str, Callable[[Mapping[str, list[Option]]], str]] = {
+WRITERS: dict[str, Callable[[Mapping[str, list[CommandOption]]], str]] = {
     "bash": bash,
     "zsh": zsh,
     "fish": fish,
