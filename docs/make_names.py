@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from chop.cli.names import REGISTRIES, known_names
+from chop.cli.names import REGISTRIES, registered_names
 
 PAGE = Path(__file__).resolve().parent / "cli.md"
 MARKS = ("<!-- names: written by docs/make_names.py -->", "<!-- end of names -->")
@@ -20,7 +20,7 @@ def table() -> str:
     """A row for each kind: its names, and where a name of your own is registered."""
     lines = ["| `mase list …` | names |", "|---|---|"]
     for kind in REGISTRIES:
-        shown = ELSEWHERE.get(kind) or ", ".join(f"`{name}`" for name in known_names(kind))
+        shown = ELSEWHERE.get(kind) or ", ".join(f"`{name}`" for name in registered_names(kind))
         lines.append(f"| `{kind}` | {shown} |")
     return "\n".join(lines)
 

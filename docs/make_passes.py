@@ -16,6 +16,7 @@ from typing import Any
 import chop.passes.graph.analysis
 import chop.passes.graph.interface
 import chop.passes.graph.transforms  # noqa: F401
+from chop.cli.option import field_help
 from chop.passes import PASSES
 
 PAGE = Path(__file__).resolve().parent / "passes.md"
@@ -68,20 +69,30 @@ def section(name: str, run: Callable[..., Any]) -> str:
 
 
 def arguments(args: type) -> list[str]:
-    """What the dataclass says of itself, and a table of its fields."""
-    header = [inspect.getdoc(args) or "", "", "| argument | type | default |", "|---|---|---|"]
-    return [*header, *rows(args)]
+    """Return the documentation of the dataclass and a table of its fields."""
+    has_help = any(field_help(part) for part in (args, *_nested(args)))
+    names = ("argument", "type", "default", *(["meaning"] if has_help else []))
+    header = [inspect.getdoc(args) or "", "", f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    return [*header, *rows(args, has_help)]
 
 
-def rows(args: type, prefix: str = "") -> list[str]:
-    """A row for each field; a field that is a dataclass itself is followed by its own fields."""
-    hints, found = typing.get_type_hints(args), []
+def _nested(args: type) -> list[type]:
+    hints = typing.get_type_hints(args)
+    parts = [part for f in dataclasses.fields(args) for part in typing.get_args(hints[f.name])]
+    return [p for p in parts if dataclasses.is_dataclass(p) and isinstance(p, type)]
+
+
+def rows(args: type, has_help: bool, prefix: str = "") -> list[str]:
+    """Return a row for each field; the fields of a nested dataclass follow its own row."""
+    hints, helps, found = typing.get_type_hints(args), field_help(args), []
     for field in dataclasses.fields(args):
         hint = hints[field.name]
-        found.append(f"| {_name(field, prefix)} | {_type(hint)} | {_default(field)} |")
+        meaning = helps.get(field.name, ("",))[0].replace("|", "\\|")
+        last = f" {meaning} |" if has_help else ""
+        found.append(f"| {_name(field, prefix)} | {_type(hint)} | {_default(field)} |{last}")
         for part in (hint, *typing.get_args(hint)):
             if dataclasses.is_dataclass(part) and isinstance(part, type):
-                found += rows(part, f"{prefix}{field.name}.")
+                found += rows(part, has_help, f"{prefix}{field.name}.")
     return found
 
 

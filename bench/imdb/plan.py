@@ -9,7 +9,7 @@ from loop import Recipe
 from torch import nn
 
 from chop.actions.fixed_point import uniform_fixed_point
-from chop.actions.model_under_study import Subject
+from chop.actions.study_subject import Subject
 from chop.actions.sweeps import SWEEPS, Change
 from chop.ir.graph import MaseGraph
 from chop.passes import (

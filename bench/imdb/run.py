@@ -29,9 +29,9 @@ from loop import CaptureError, Recipe, evaluate, train
 from plan import CHANGES, PRETRAINED, RECIPES, finish, points
 from safetensors.torch import load_file, save_file
 
-from chop.actions.model_under_study import Subject
 from chop.actions.records import append_record, find_record, read_records
 from chop.actions.resumable import duration
+from chop.actions.study_subject import Subject
 from chop.actions.sweeps import measure_change
 from chop.dataset import TokenArrays, load_token_arrays
 from chop.ir.graph import MaseGraph

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from chop.actions.model_under_study import Subject
+from chop.actions.study_subject import Subject
 from chop.dataset import TokenArrays, load_token_arrays
 from chop.ir.graph import MaseGraph
 from chop.models import get_model

@@ -3,7 +3,8 @@
 import pytest
 
 from chop.cli.commands import COMMANDS
-from chop.cli.configs import QuantizeConfig, TraceConfig
+from chop.cli.commands.quantize import QuantizeConfig
+from chop.cli.commands.trace import TraceConfig
 from chop.cli.main import read_request
 from chop.cli.settings import identity, merge, read_assignment, resolve, to_toml
 from chop.errors import ConfigError
@@ -92,7 +93,7 @@ def test_an_unknown_key_in_a_file_is_refused_with_the_nearest(tmp_path):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_resolved_configuration_reads_back_as_itself(name, tmp_path):
     command = COMMANDS[name]
-    words = WORDS.get(name, "mlp" if hasattr(command.load_config(), "model") else "").split()
+    words = WORDS.get(name, "mlp" if hasattr(command.config, "model") else "").split()
     first = read_request(command, words).config
     file = write(tmp_path, to_toml(name, first))
     assert read_request(command, ["--config", str(file)]).config == first

@@ -8,10 +8,10 @@ import torch
 
 from chop import MaseGraph
 from chop.cli.commands import COMMANDS, hw
-from chop.cli.commands.run_results import other_runs
 from chop.cli.failures import UsageError
 from chop.cli.main import read_request
-from chop.cli.training import StepReport
+from chop.cli.run_results import other_runs
+from chop.cli.train_and_measure import StepReport
 from chop.errors import HardwareError
 from chop.search.apply import choose_trial
 
@@ -104,7 +104,7 @@ def test_a_finished_training_is_kept_until_its_results_are_in_their_place(
     line = f"train mlp {DIGITS} --epochs 2 --save-steps 4 --out run"
     with monkeypatch.context() as patch:
         patch.setattr(
-            "chop.cli.main.write_whole", lambda *_: (_ for _ in ()).throw(OSError("full"))
+            "chop.cli.execute.write_whole", lambda *_: (_ for _ in ()).throw(OSError("full"))
         )
         assert mase(line).code == 1
     assert mase(line).err.count("goes on after step 8 of 8") == 1

@@ -6,12 +6,12 @@ import subprocess
 import pytest
 
 from chop.cli.commands import COMMANDS
-from chop.cli.commands.completion import WRITERS, flags_of, known_options
+from chop.cli.commands.completion import WRITERS, command_options, flags_of
 
 
 @pytest.fixture(scope="module")
 def known():
-    return known_options()
+    return command_options()
 
 
 def complete(script, *words):
@@ -52,7 +52,7 @@ def test_studies_and_folders_of_the_user_are_completed(known, tmp_path, monkeypa
     assert complete(script, "mase", "report", "mlp", "--studies", "") == ["out/mine"]
     (tmp_path / "shelf" / "my-llama").mkdir(parents=True)
     monkeypatch.setenv("MASE_MODELS", str(tmp_path / "shelf"))
-    assert complete(WRITERS["bash"](known_options()), "mase", "eval", "my-l") == ["my-llama"]
+    assert complete(WRITERS["bash"](command_options()), "mase", "eval", "my-l") == ["my-llama"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chop.cli.commands import demo
+from chop.cli import tour as demo
 
 SMALL = "--epochs 2 --tune-epochs 0.2 --trials 3 --test-rows 24 --tolerance 0.1 --out demo"
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from chop import MaseGraph
-from chop.cli.commands.generate import read_format
+from chop.cli.text_generation import read_format
 from chop.kernels.row_codecs import codec_of
 
 WORDS = ["<pad>", "<s>", "</s>", *(f"w{i}" for i in range(93))]

@@ -7,10 +7,12 @@ import pytest
 
 from chop.actions import METRICS
 from chop.cli.commands import COMMANDS
-from chop.cli.configs import DataOptions, ModelOptions, QuantizeConfig, SearchMode
+from chop.cli.commands.quantize import QuantizeConfig
+from chop.cli.commands.search import SearchMode
 from chop.cli.main import main
 from chop.cli.names import REGISTRIES, check_names, names, registry
 from chop.cli.option import options_of
+from chop.cli.shared_options import DataOptions, ModelOptions
 from chop.config import parse
 from chop.dataset import DATASETS
 from chop.errors import ConfigError
@@ -21,7 +23,7 @@ from chop.search.evaluate import EVALUATORS
 
 
 def option_of(command, flag):
-    return next(o for o in options_of(COMMANDS[command].load_config()) if o.flag == flag)
+    return next(o for o in options_of(COMMANDS[command].config) if o.flag == flag)
 
 
 def test_an_option_offers_what_is_registered_now():

@@ -5,36 +5,35 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
 from chop.cli.commands import COMMANDS
-from chop.cli.option import add_options, given_values, options_of, read_text, tables_of
+from chop.cli.option import (
+    add_options,
+    field_help,
+    given_values,
+    options_of,
+    read_text,
+    tables_of,
+)
 
 
 @dataclass(frozen=True)
 class Inner:
-    """The inner part.
+    """The inner part."""
 
-    `rank`: how many columns
-    of A. `names`: what to touch.
-    """
-
-    rank: int = 8
-    names: tuple[str, ...] | None = None
+    rank: Annotated[int, "Columns of A."] = 8
+    names: Annotated[tuple[str, ...] | None, "Layers to change."] = None
 
 
 @dataclass(frozen=True)
 class Outer:
-    """The outer part.
+    """The outer part."""
 
-    `mode`: how. `fast`: whether to
-    hurry.
-    """
-
-    mode: Literal["a", "b"] = "a"
-    fast: bool = False
+    mode: Annotated[Literal["a", "b"], "Way to work."] = "a"
+    fast: Annotated[bool, "Save time."] = False
     inner: Inner = field(default_factory=Inner)
     flat: Inner | None = field(default=None, metadata={"prefix": ""})
     table: Mapping[str, Any] = field(default_factory=dict)
@@ -56,10 +55,20 @@ def test_tables_have_no_flag():
     assert tables_of(Outer) == ["table"]
 
 
-def test_help_comes_from_the_docstring_and_may_span_lines():
-    told = {option.flag: option.help for option in options_of(Outer)}
-    assert told["--rank"] == "how many columns of A."
-    assert told["--fast"] == "whether to hurry."
+@dataclass(frozen=True)
+class Changed(Outer):
+    """The same with another default."""
+
+    fast: bool = True
+
+
+def test_help_stands_beside_the_field_and_is_inherited():
+    for cls in (Outer, Changed):
+        options = {option.flag: option for option in options_of(cls)}
+        assert options["--rank"].help == "Columns of A."
+        assert options["--fast"].help == "Save time."
+        assert options["--fast"].group == "The outer part"
+    assert options["--fast"].default is True
 
 
 def test_only_what_was_given_is_given():
@@ -107,18 +116,23 @@ def test_text_of_another_type_is_refused(text, hint, message):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_of_every_command_is_explained(name):
-    options = options_of(COMMANDS[name].load_config())
-    assert [option.flag for option in options if not option.help] == []
+def test_every_option_and_table_of_every_command_has_a_help_of_its_own(name):
+    config = COMMANDS[name].config
+    helps = {option.flag: option.help for option in options_of(config)}
+    assert all(field_help(config)[table][0] for table in tables_of(config))
+    assert [flag for flag, text in helps.items() if not text] == []
+    own = {flag: text for flag, text in helps.items() if "-target-modules" not in flag}
+    assert len(set(own.values())) == len(own), "two options share a help"
+    assert all(text[0].isupper() or text.startswith(("local", "cpu")) for text in helps.values())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_two_options_of_a_command_share_a_flag(name):
-    flags = [option.flag for option in options_of(COMMANDS[name].load_config())]
+    flags = [option.flag for option in options_of(COMMANDS[name].config)]
     assert len(flags) == len(set(flags))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_configurations_are_frozen(name):
-    assert dataclasses.fields(COMMANDS[name].load_config()) is not None
-    assert COMMANDS[name].load_config().__dataclass_params__.frozen
+    assert dataclasses.fields(COMMANDS[name].config) is not None
+    assert COMMANDS[name].config.__dataclass_params__.frozen

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from chop import MaseGraph
-from chop.cli.configs import ModelOptions
 from chop.cli.failures import SourceError
+from chop.cli.shared_options import ModelOptions
 from chop.cli.source import FORMS, example_of, find_source, load_graph
 from chop.models import MODELS, tiny_bert
 

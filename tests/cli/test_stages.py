@@ -5,7 +5,7 @@ import json
 import pytest
 
 from chop.cli.console import Console
-from chop.cli.stages import STAMP, Stage, run_stages
+from chop.cli.stages import STAMP, DemoStage, run_stages
 
 
 def stages(ran, one=1, two=2):
@@ -19,8 +19,8 @@ def stages(ran, one=1, two=2):
         return {"value": results["one"]["value"] + two, "summary": "added"}
 
     return [
-        Stage("one", "first", first, {"one": one}),
-        Stage("two", "second", second, {"two": two}),
+        DemoStage("one", "first", first, {"one": one}),
+        DemoStage("two", "second", second, {"two": two}),
     ]
 
 
@@ -80,5 +80,5 @@ def test_an_interrupted_stage_leaves_no_stamp(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_stages([Stage("one", "first", stop, {})], tmp_path, Console(is_quiet=True))
+        run_stages([DemoStage("one", "first", stop, {})], tmp_path, Console(is_quiet=True))
     assert list((tmp_path / "one").iterdir()) == []

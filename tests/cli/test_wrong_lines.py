@@ -98,7 +98,7 @@ def test_every_command_has_a_dry_run_that_is_tried():
 
 
 def test_every_limit_is_of_an_option_that_is_there():
-    there = {o.path[-1] for c in COMMANDS.values() for o in options_of(c.load_config())}
+    there = {o.path[-1] for c in COMMANDS.values() for o in options_of(c.config)}
     assert set(LIMITS) | set(NOT_EMPTY) | set(MAY_BE_EMPTY) <= there
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from chop.cli.commands import COMMANDS
-from chop.cli.option import Option, options_of
+from chop.cli.option import CommandOption, options_of
 
 FILES = {
     "empty.toml": "",
@@ -92,14 +92,14 @@ def misspelt_options() -> Iterator[str]:
         yield f"{start} --set nothing=1"
         yield f"{start} --set =1"
         yield f"{start} --config nowhere.toml"
-        for option in options_of(command.load_config()):
+        for option in options_of(command.config):
             yield from _misread(start, option)
 
 
 def empty_texts() -> Iterator[str]:
     """Yield every command with every option and first word that takes text given as nothing."""
     for name, command in COMMANDS.items():
-        for option in options_of(command.load_config()):
+        for option in options_of(command.config):
             if option.is_switch or option.path[-1] in ("prompt", "shell"):
                 continue
             if option.is_positional:
@@ -132,7 +132,7 @@ READ = ("dataset", "tokenizer", "sweeps", "studies", "hardware", "runs", "before
 def places() -> Iterator[str]:
     """Yield commands with the root, a file or a folder where another kind of thing is due."""
     for name, words in MODELS.items():
-        fields = {option.path[-1] for option in options_of(COMMANDS[name].load_config())}
+        fields = {option.path[-1] for option in options_of(COMMANDS[name].config)}
         if "model" in fields:
             for place in ("/", ".", "..", "text.txt"):
                 more = words.replace("tiny_llama", "mlp")
@@ -145,7 +145,7 @@ def places() -> Iterator[str]:
                 yield f"{name} {words} --{field} /"
 
 
-def _misread(start: str, option: Option) -> Iterator[str]:
+def _misread(start: str, option: CommandOption) -> Iterator[str]:
     if option.is_positional or option.is_switch or option.path[-1] in COMMON:
         return
     hints = [h for h in typing.get_args(option.hint) or (option.hint,) if h is not type(None)]

@@ -83,9 +83,7 @@ def test_the_command_line_takes_and_offers_it(outside, capsys):
     assert main([*words, "--out", "out/quantize"]) == 0
     assert json.loads(capsys.readouterr().out)["ops"][0]["Changed"] == 3
     (option,) = [
-        option
-        for option in options_of(COMMANDS["quantize"].load_config())
-        if option.flag == "--format"
+        option for option in options_of(COMMANDS["quantize"].config) if option.flag == "--format"
     ]
     assert "coarse" in option.values
     assert 'plugins = ["my_formats.py"]' in Path("out/quantize/config.toml").read_text()

@@ -51,7 +51,7 @@ def test_the_command_line_of_the_recipe_runs_it(plugin, capsys):
     (line,) = re.findall(r"`mase (pass [^`]+)`", section(TITLE).replace("\n", " "))
     assert main([*line.split(), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["info"] == {"count": 2}
-    option = options_of(COMMANDS["pass"].load_config())[0]
+    option = options_of(COMMANDS["pass"].config)[0]
     assert option.is_positional and NAME in option.values
 
 

@@ -1,4 +1,4 @@
-"""What a user does with a model: train it, sweep over ways to compress it, build its hardware."""
+"""Actions on a model: train it, sweep over compressions, build its hardware."""
 
 from __future__ import annotations
 
@@ -12,38 +12,23 @@ _LAZY = {
     "HardwareBuild": "chop.actions.hardware",
     "ShardArgs": "chop.actions.sharding",
     "ShardResult": "chop.actions.sharding",
-    "Subject": "chop.actions.model_under_study",
+    "Subject": "chop.actions.study_subject",
     "build_hardware": "chop.actions.hardware",
     "get_trainer": "chop.actions.train",
     "shard": "chop.actions.sharding",
     "simulate": "chop.actions.simulation",
     "sweep": "chop.actions.sweeps",
     "synthesize": "chop.actions.simulation",
-    "trained_subject": "chop.actions.model_under_study",
+    "trained_subject": "chop.actions.study_subject",
 }
-"""Name -> module: training needs packages that other actions do not."""
+"""Name -> module. Training needs packages that other actions do not."""
 
-__all__ = [
-    "METRICS",
-    "SWEEPS",
-    "GraphTrainer",
-    "HardwareBuild",
-    "ShardArgs",
-    "ShardResult",
-    "Subject",
-    "build_hardware",
-    "get_trainer",
-    "shard",
-    "simulate",
-    "sweep",
-    "synthesize",
-    "trained_subject",
-]
+__all__ = list(_LAZY)
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
-        globals()[name] = value  # over the submodule of the same name, where there is one
+        globals()[name] = value  # hides a submodule of the same name
         return value
     raise AttributeError(f"module 'chop.actions' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""Which column of a dataset feeds which argument of a model."""
+"""Columns of a dataset as arguments of a model."""
 
 from __future__ import annotations
 
@@ -17,21 +17,26 @@ LABELS = "labels"
 
 
 def takes(model: nn.Module, name: str) -> bool:
-    """Whether the model's forward has an argument `name`."""
+    """Return True if the model's forward has an argument `name`."""
     return name in inspect.signature(model.forward).parameters
 
 
-def match_columns(model: nn.Module, columns: Iterable[str]) -> dict[str, str]:
-    """Column -> argument of the model; columns that it does not take are left out.
+def column_names(split: Any) -> list[str]:
+    """Return the names of the columns of a split."""
+    return list(split.column_names) if hasattr(split, "column_names") else list(split[0])
 
-    Names decide. Where they match nothing, one column beside the labels feeds the one argument
-    that a plain module has.
+
+def match_columns(model: nn.Module, columns: Iterable[str]) -> dict[str, str]:
+    """Return the argument of the model for each column that has one.
+
+    Names decide. If none matches, a single column besides the labels feeds the single argument of
+    a plain module.
     """
-    given = list(columns)
-    label = next((name for name in LABEL_NAMES if name in given), None)
+    names = list(columns)
+    label = next((name for name in LABEL_NAMES if name in names), None)
     if label is None:
-        raise DataError(f"the dataset has no column of labels ({', '.join(LABEL_NAMES)}): {given}.")
-    features = [name for name in given if name not in LABEL_NAMES]
+        raise DataError(f"the dataset has no column of labels ({', '.join(LABEL_NAMES)}): {names}.")
+    features = [name for name in names if name not in LABEL_NAMES]
     arguments = _arguments(model)
     matched = {name: name for name in features if name in arguments}
     if not matched and len(features) == len(_required(arguments)) == 1:
@@ -39,7 +44,7 @@ def match_columns(model: nn.Module, columns: Iterable[str]) -> dict[str, str]:
     missing = [name for name in _required(arguments) if name not in matched.values()]
     if not matched or missing:
         raise DataError(
-            f"the model takes {', '.join(arguments)}; the dataset has columns {', '.join(given)}."
+            f"the model takes {', '.join(arguments)}; the dataset has columns {', '.join(names)}."
         )
     return {**matched, label: LABELS}
 
@@ -56,7 +61,7 @@ def _required(arguments: Mapping[str, inspect.Parameter]) -> list[str]:
 
 @dataclass(frozen=True)
 class Collate:
-    """Makes a batch of rows: picks and renames columns, and pads where there is a tokenizer."""
+    """Function that makes a batch of rows: it selects and renames columns, and pads text."""
 
     columns: Mapping[str, str]
     tokenizer: Any = None

@@ -1,4 +1,4 @@
-"""What each layer adds to the loss of a quantised model, as a figure."""
+"""Figure of the loss that each layer adds to a quantised model."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from chop.files import make_folder
 
 
 def explain_figure(loss: float, layers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
-    """Bars of the layers' losses alone, by operand, and the loss of the whole model as a line.
+    """Draw the loss of each layer and operand alone, and that of the whole model as a line.
 
-    `loss` and `layers` are those of `explain_analysis_pass`.
+    `loss` and `layers`: results of `explain_analysis_pass`.
     """
     try:
         from matplotlib.figure import Figure
@@ -26,10 +26,10 @@ def explain_figure(loss: float, layers: Sequence[Mapping[str, Any]], path: str |
     names = [str(row["layer"]) for row in layers]
     axes.barh(names, [row["loss"] for row in layers], color="#9aa5b1", label="the layer alone")
     for number, role in enumerate(dict.fromkeys(r for row in layers for r in row["operands"])):
-        found = [
+        points = [
             (i, row["operands"][role]) for i, row in enumerate(layers) if role in row["operands"]
         ]
-        places, values = zip(*found, strict=True)
+        places, values = zip(*points, strict=True)
         axes.plot(values, places, "o", color=f"C{number}", label=f"its {role} alone")
     axes.axvline(loss, color="black", linestyle="--", linewidth=1, label="the whole model")
     axes.invert_yaxis()

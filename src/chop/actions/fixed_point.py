@@ -25,7 +25,7 @@ Ranges = dict[str, dict[str, float]]
 
 
 def fixed_point_config(width: int, frac_widths: Mapping[str, int]) -> dict[str, Any]:
-    """The config of one layer: `width` bits, of them `frac_widths[operand]` behind the point."""
+    """Return the config of a layer: `width` bits with `frac_widths[operand]` fractional bits."""
     config: dict[str, Any] = {"name": "integer"}
     for operand in OPERANDS:
         config[f"{operand}_width"] = width
@@ -34,14 +34,16 @@ def fixed_point_config(width: int, frac_widths: Mapping[str, int]) -> dict[str, 
 
 
 def uniform_fixed_point(width: int, frac_width: int) -> dict[str, Any]:
-    """Arguments of quantize_transform_pass: every linear layer, every operand, the same split."""
+    """Return arguments of quantize_transform_pass with one format for all linear layers."""
     config = fixed_point_config(width, dict.fromkeys(OPERANDS, frac_width))
     return {"by": "type", "default": {"config": {"name": None}}, OP: {"config": config}}
 
 
 def fitted_fixed_point(ranges: Ranges, width: int) -> dict[str, Any]:
-    """Arguments of quantize_transform_pass: each operand of each layer gets the most fraction bits
-    that leave room for its largest magnitude in `ranges` (see `observe_ranges`)."""
+    """Return arguments of quantize_transform_pass with a format for each operand of each layer.
+
+    Each has the most fractional bits that hold its largest magnitude in `ranges`.
+    """
     args: dict[str, Any] = {"by": "name", "default": {"config": {"name": None}}}
     for node, largest in ranges.items():
         fractions = {name: fraction_bits(width, largest.get(name, 0.0)) for name in OPERANDS}
@@ -50,7 +52,7 @@ def fitted_fixed_point(ranges: Ranges, width: int) -> dict[str, Any]:
 
 
 def fraction_bits(width: int, largest: float) -> int:
-    """The most fraction bits of a signed number of `width` bits that reaches `largest`.
+    """Return the most fractional bits of a signed number of `width` bits that reaches `largest`.
 
     >>> [fraction_bits(8, x) for x in (0.4, 0.99, 1.0, 5.0)]
     [8, 7, 7, 4]
@@ -62,9 +64,9 @@ def fraction_bits(width: int, largest: float) -> int:
 
 
 def observe_ranges(graph: MaseGraph, batches: Iterable[Any]) -> Ranges:
-    """Node of each linear layer -> operand -> the largest magnitude seen on `batches`.
+    """Return the largest magnitude of each operand of each linear layer on `batches`.
 
-    The graph is annotated with metadata where it has none, and is not changed otherwise.
+    Missing metadata is added to the graph.
     """
     if any("mase" not in node.meta for node in graph.nodes):
         init_metadata_analysis_pass(graph)
@@ -85,12 +87,8 @@ def observe_ranges(graph: MaseGraph, batches: Iterable[Any]) -> Ranges:
         },
     )
     graph.model.train(was_training)
-    return _largest(info["table"])
-
-
-def _largest(table: Iterable[Mapping[str, Any]]) -> Ranges:
     ranges: Ranges = {}
-    for row in table:
+    for row in info["table"]:
         if row["branch"] == "args" and row["name"] in ROLES:
             operands = ranges.setdefault(row["node"], {})
             operands[ROLES[row["name"]]] = float(row["stat"][STATISTIC]["max"])

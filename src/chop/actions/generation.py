@@ -1,4 +1,4 @@
-"""A text from a prompt, with what it took: tokens per second, bytes of weights and of the cache."""
+"""Text generation, with its speed and its memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
-from transformers import CompileConfig, DynamicCache
+from transformers import CompileConfig, DynamicCache, EncoderDecoderCache
 
 from chop.ir.graph import MaseGraph
 from chop.kernels.cache import PackedCache
@@ -20,9 +20,9 @@ FLOAT_CACHE = "float"
 class Generated:
     """One run of `generate`.
 
-    `first_s`: seconds to the first token, the prompt's run included. `tokens_per_s`: of the tokens
-    after it. `cache_bytes`: keys and values at the end, measured. `capacity`: how many times as
-    many tokens fit as in 16 bits; None where the cache is one of transformers'.
+    `first_s`: seconds to the first token, with the prompt. `tokens_per_s`: rate after it.
+    `cache_bytes`: size of keys and values at the end. `capacity`: tokens that fit, relative to a
+    16-bit cache; None for a cache of transformers.
     """
 
     tokens: Tensor
@@ -34,25 +34,25 @@ class Generated:
     capacity: float | None
 
     def record(self) -> dict[str, Any]:
-        """The numbers alone."""
+        """Return the numbers, without the tokens."""
         return {k: v for k, v in vars(self).items() if k != "tokens"}
 
 
 @dataclass
 class _Clock:
-    """A streamer that notes when tokens come, and hands them on."""
+    """Streamer that records the time of each token and forwards it."""
 
     inner: Any = None
     times: list[float] = field(default_factory=list)
 
     def put(self, value: Tensor) -> None:
-        """Note the time; the first call brings the prompt."""
+        """Record the time; the first call receives the prompt."""
         self.times.append(time.perf_counter())
         if self.inner is not None:
             self.inner.put(value)
 
     def end(self) -> None:
-        """Hand it on."""
+        """Forward the end."""
         if self.inner is not None:
             self.inner.end()
 
@@ -66,13 +66,17 @@ def generate(
     streamer: Any = None,
     **options: Any,
 ) -> Generated:
-    """Let a graph with a cache write on; `options` are those of transformers' `generate`.
+    """Generate text with a graph that has a cache; `options`: those of transformers' `generate`.
 
-    `cache` is a format, or formats by layer (`PackedCache`); with `compile` a static cache of
-    floats runs through torch.compile, on the CPU too.
+    `cache`: a format, or formats by layer (`PackedCache`). `compile`: run a static cache of floats
+    through torch.compile, also on the CPU.
     """
-    past = _past(graph, cache, compile)
-    more = _compiled() if compile else {"past_key_values": past}
+    past = None if compile else _past(graph, cache)
+    more: dict[str, Any] = {"past_key_values": past}
+    if compile:
+        config: Any = CompileConfig(mode="default", fullgraph=True)
+        config._compile_all_devices = True
+        more = {"cache_implementation": "static", "compile_config": config}
     clock = _Clock(streamer)
     listens = {} if options.get("num_beams", 1) > 1 else {"streamer": clock}
     start = time.perf_counter()
@@ -82,14 +86,13 @@ def generate(
     new = tokens.shape[1] - (0 if _is_pair(graph) else inputs["input_ids"].shape[1])
     first = (clock.times[1] if len(clock.times) > 1 else end) - start
     rate = (new - 1) / (end - start - first) if new > 1 and listens else new / (end - start)
-    kept = result.past_key_values
     return Generated(
         tokens,
         new,
         first,
         rate,
         bytes_of(graph),
-        cache_bytes(kept),
+        cache_bytes(result.past_key_values),
         past.capacity() if isinstance(past, PackedCache) else None,
     )
 
@@ -98,33 +101,23 @@ def _is_pair(graph: MaseGraph) -> bool:
     return bool(getattr(graph.model.config, "is_encoder_decoder", False))
 
 
-def _past(graph: MaseGraph, cache: str | Mapping[Any, Any], compile: bool) -> Any:
-    if compile:
-        return None
+def _past(graph: MaseGraph, cache: str | Mapping[Any, Any]) -> Any:
     if cache == FLOAT_CACHE:
         return None if _is_pair(graph) else DynamicCache(config=graph.model.config)  # type: ignore[arg-type]
     if _is_pair(graph):
-        from transformers import EncoderDecoderCache
-
         own = [PackedCache(graph.model.config, cache) for _ in range(2)]
         return EncoderDecoderCache(*own)
     return PackedCache(graph.model.config, cache)
 
 
-def _compiled() -> dict[str, Any]:
-    config: Any = CompileConfig(mode="default", fullgraph=True)
-    config._compile_all_devices = True
-    return {"cache_implementation": "static", "compile_config": config}
-
-
 def bytes_of(graph: MaseGraph) -> int:
-    """Bytes of parameters and buffers; shared ones count once."""
+    """Return the bytes of parameters and buffers; shared tensors count once."""
     tensors = {id(t): t for t in (*graph.model.parameters(), *graph.model.buffers())}
     return sum(t.nbytes for t in tensors.values())
 
 
 def cache_bytes(past: Any) -> int:
-    """Bytes of the keys and values of a cache, as it keeps them."""
+    """Return the bytes of the keys and values in a cache."""
     parts = [
         getattr(past, name, None) for name in ("self_attention_cache", "cross_attention_cache")
     ]

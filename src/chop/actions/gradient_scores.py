@@ -1,4 +1,4 @@
-"""What gradients on labelled batches say of each weight, for pruning by gradients."""
+"""Importance of weights by gradients on labelled batches, for pruning."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from chop.passes.prune.importance import GradientScores
 def gradient_scores(
     model: nn.Module, batches: Iterable[Mapping[str, Any]], method: str
 ) -> GradientScores:
-    """The scores of `method` summed over `batches`; the gradients are gone after it.
+    """Return the scores of `method` summed over `batches`; gradients are deleted afterwards.
 
-    A model that takes no labels has its loss taken from its scores.
+    The loss of a model without labels is computed from its scores.
     """
     scores = GradientScores(model, method)
     for batch in batches:
-        fed = {k: v for k, v in batch.items() if k != LABELS or takes(model, LABELS)}
+        inputs = {k: v for k, v in batch.items() if k != LABELS or takes(model, LABELS)}
         model.zero_grad(set_to_none=True)
-        loss: Any = loss_of(scores_of(model(**fed)), batch[LABELS])
+        loss: Any = loss_of(scores_of(model(**inputs)), batch[LABELS])
         loss.backward()
         scores.update()
     model.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""From a quantised graph to hardware that is checked against its model, in one call."""
+"""Hardware of a quantised graph, checked against its model."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def build_hardware(
 
 
 NETLIST_VECTORS = 4
-"""Tensors that go through a netlist, which is slow to simulate."""
+"""Number of tensors for the simulation of a netlist, which is slow."""
 
 
 def _routed(

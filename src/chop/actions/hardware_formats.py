@@ -1,7 +1,7 @@
-"""Fixed point for whole models on their way to hardware, with the point placed by values.
+"""Fixed-point formats for hardware, chosen from the values of a float model.
 
-`observe_values` runs a float model once and records the operands and results of its nodes;
-`fixed_point_rules` makes arguments of quantize_transform_pass from them, in any widths.
+`observe_values` runs the model once and stores operands and results of its nodes;
+`fixed_point_rules` returns arguments of quantize_transform_pass for any widths.
 """
 
 from __future__ import annotations
@@ -23,45 +23,43 @@ from chop.ir.ops.integer_kernels import undefined
 
 DATA_IN, WEIGHT, BIAS, DATA_OUT = "data_in", "weight", "bias", "data_out"
 OUTPUT_WIDTH = 16
-"""Bits of results of the model: wide enough that no two scores are rounded to the same."""
+"""Bits of the model's outputs: wide enough that different scores stay different."""
 SAMPLES = 1 << 14
-"""Most values of an operand to record, evenly from all."""
+"""Largest number of stored values per operand and batch, evenly spaced."""
 MASKED = 2.0**20
-"""Values from here on come from masks and do not place the point."""
+"""Magnitude from which values come from masks; they are ignored."""
 EXTRA_PLACES = 4
-"""Places of the point that are tried beyond the one that clips next to nothing."""
+"""Positions of the binary point that are tried beyond the one that clips almost nothing."""
 WEIGHTED_OPS = ("linear", "conv1d", "conv2d")
-"""Ops whose weights and inputs have their own widths."""
+"""Ops whose weights and inputs have separate widths."""
 EXACT_OPS = (*WEIGHTED_OPS, "add", "sub", "mul", "embedding")
-"""Ops whose results are binary fractions: their readers round them."""
+"""Ops with exact results, which are rounded by their readers."""
 
 
 class Widths(Protocol):
-    """Bits of an operand."""
+    """Function that returns the bits of the operand `role` of a node."""
 
-    def __call__(self, node: str, role: str) -> int:
-        """Return the bits of the operand `role` of a node."""
-        ...
+    def __call__(self, node: str, role: str) -> int: ...
 
 
 @dataclass(frozen=True)
 class ObservedNode:
-    """A node that rounds: the values of its operands by role, and of its result."""
+    """Values of the operands, by role, and of the result of a node that rounds."""
 
     op: Op
     values: Mapping[str, Tensor]
     places: dict[tuple[str, int], int] = field(default_factory=dict, compare=False)
-    """Cache of `frac_width`, by role and width, for the trials of a search."""
+    """Cached fractional bits by role and width, for the trials of a search."""
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Roles that need a format: the operands, and a result that is no binary fraction."""
+        """Roles with a format: the operands, and the result unless it is exact."""
         is_exact = self.op.name in EXACT_OPS
         return tuple(role for role in self.values if role != DATA_OUT or not is_exact)
 
     @property
     def is_weighted(self) -> bool:
-        """True if it multiplies by constants, which get their own widths."""
+        """True if it multiplies by weights, which have their own widths."""
         return WEIGHT in self.values and self.op.name in WEIGHTED_OPS
 
     def frac_width(self, role: str, width: int) -> int:
@@ -72,29 +70,29 @@ class ObservedNode:
 
 
 Observed = Mapping[str, ObservedNode]
-"""Node name -> values, in the order of execution."""
+"""Observed nodes by name, in the order of execution."""
 
 
 def observe_values(graph: MaseGraph, batches: Iterable[Any]) -> dict[str, ObservedNode]:
-    """Return operands and results of the nodes that round while `batches` pass.
+    """Return the operands and results of the nodes that round, on `batches`.
 
-    A batch is a tensor, a tuple with one for each input, or a mapping by name.
+    A batch is a tensor, a tuple with one tensor per input, or a mapping by name.
     """
-    watched = _Watched(graph)
+    recorder = _ValueRecorder(graph)
     was_training = graph.model.training
     graph.model.eval()
     for batch in batches:
         with torch.no_grad():
-            watched.run(*_arguments(graph, batch))
+            recorder.run(*_arguments(graph, batch))
     graph.model.train(was_training)
-    if not watched.values:
+    if not recorder.values:
         raise HardwareError("the model has no node whose operands could be put in fixed point.")
     return {
         name: ObservedNode(
-            op, {role: torch.cat(parts) for role, parts in watched.values[name].items()}
+            op, {role: torch.cat(parts) for role, parts in recorder.values[name].items()}
         )
-        for name, op in watched.ops.items()
-        if name in watched.values
+        for name, op in recorder.ops.items()
+        if name in recorder.values
     }
 
 
@@ -105,8 +103,8 @@ def _arguments(graph: MaseGraph, batch: Any) -> Sequence[Any]:
     return batch if isinstance(batch, tuple | list) else (batch,)
 
 
-class _Watched(fx.Interpreter):
-    """Interpreter that records values of the nodes that round, by role."""
+class _ValueRecorder(fx.Interpreter):
+    """Interpreter that stores values of the nodes that round, by role."""
 
     def __init__(self, graph: MaseGraph) -> None:
         super().__init__(graph.model)
@@ -129,19 +127,19 @@ class _Watched(fx.Interpreter):
     def _operands(
         self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any], is_first: bool
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield the operands of a call, and once the parameters of a layer."""
+        """Yield the operands of a call and, the first time, the parameters of a layer."""
         compute = self.ops[node.name].compute
         assert compute is not None, "an op that rounds computes"
         is_layer = node.op == "call_module"
-        operands = {
+        values = {
             operand: args[operand.position]
             if operand.position < len(args)
             else kwargs.get(operand.argument)
             for operand in (compute.inputs if is_layer else compute.operands)
         }
-        has_number = any(isinstance(value, int | float) for value in operands.values())
-        for operand, value in operands.items():
-            if isinstance(value, int | float):  # of a size of its own
+        has_number = any(isinstance(value, int | float) for value in values.values())
+        for operand, value in values.items():
+            if isinstance(value, int | float):  # numbers differ in size from tensors
                 yield operand.role, torch.tensor([float(value)])
             elif isinstance(value, Tensor) and value.is_floating_point():
                 yield operand.role if has_number else _role(operand), value
@@ -151,20 +149,20 @@ class _Watched(fx.Interpreter):
 
 
 def _rounds(op: Op) -> bool:
-    """Return whether an op rounds; a rectifier or a maximum only picks one of its values."""
+    """Return True if an op rounds; a rectifier or a maximum selects one of its inputs."""
     is_monotone = op.rtl in LOWERINGS and LOWERINGS[op.rtl].is_monotone
     return op.compute is not None and not is_monotone
 
 
 def _role(operand: Operand) -> str:
-    """Return the role: operands of a sum share a format; the second of a product is its weight."""
+    """Return the role of an operand: summands share one, the second factor is a weight."""
     if operand.argument in (WEIGHT, BIAS):
         return operand.argument
     return operand.prefer or DATA_IN
 
 
 def _some(values: Tensor) -> Tensor:
-    """Return at most `SAMPLES` values, evenly from all, with the largest and the smallest."""
+    """Return at most `SAMPLES` values, evenly spaced, with the largest and the smallest."""
     flat = values.detach().double().reshape(-1).cpu()
     flat = flat[flat.abs() < MASKED]
     if len(flat) <= SAMPLES:
@@ -173,7 +171,7 @@ def _some(values: Tensor) -> Tensor:
 
 
 def best_frac_width(values: Tensor, width: int) -> int:
-    """Return the fractional bits with the least mean square error for `width` signed bits.
+    """Return the fractional bits of signed `width`-bit numbers with the least square error.
 
     >>> best_frac_width(torch.tensor([0.5, -0.25, 0.75]), 8)
     7
@@ -189,10 +187,10 @@ def best_frac_width(values: Tensor, width: int) -> int:
 
 
 def fixed_point_rules(graph: MaseGraph, observed: Observed, widths: Widths) -> dict[str, Any]:
-    """Return arguments of quantize_transform_pass: every node that rounds, in `widths`.
+    """Return arguments of quantize_transform_pass that give every rounding node its `widths`.
 
-    Ops with their own integer arithmetic (softmax, norms, tables) use it, as hardware does.
-    Results of the model have `OUTPUT_WIDTH` bits.
+    Ops with an integer arithmetic (softmax, norms, tables) use it, as hardware does. Outputs of the
+    model have `OUTPUT_WIDTH` bits.
     """
     output = next(iter(graph.fx_graph.find_nodes(op="output")))
     leaving = {node.name for node in output.all_input_nodes}

@@ -1,7 +1,7 @@
-"""How well a language model predicts text, and how often two choose the same next token.
+"""Perplexity of language models, and the agreement of two models on the next token.
 
-Text is rows of tokens; each token but the first of a row is predicted from those before it. Batches
-are measured as they come, so that no scores of a whole dataset are kept.
+Text is rows of tokens; each token but the first of a row is predicted from those before it. The
+scores of a batch are dropped after it, because those of a dataset would fill the memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chop.ir.trace.environment import evaluation_mode
 
 PERPLEXITY, AGREEMENT = "perplexity", "token_agreement"
 LANGUAGE_METRICS = (PERPLEXITY, AGREEMENT)
-"""Metrics of text that are measured here, batch by batch."""
+"""Metrics that are measured here, batch by batch."""
 
 
 def measure_language(
@@ -32,23 +32,19 @@ def measure_language(
     reference: nn.Module | None = None,
     metric: str = PERPLEXITY,
 ) -> dict[str, float]:
-    """The metric, and the loss in nats per token, of `model` on rows of tokens.
+    """Return the metric of `model` on rows of tokens, and the loss in nats per token.
 
-    `token_agreement` is the share of tokens at which the choice of `model` is that of `reference`.
+    `token_agreement`: share of positions at which `model` and `reference` choose the same token.
     """
     if metric == AGREEMENT and reference is None:
         raise ConfigError(f"metric: {AGREEMENT} compares with another model, and none is given.")
-    surprise, same, count = 0.0, 0, 0
+    total, same, count = 0.0, 0, 0
     for batch in batches_of(rows, batch_size):
-        scores, wanted = next_token_scores(model, batch)
-        counts = wanted != IGNORED
-        surprise += float(
-            F.cross_entropy(
-                scores.flatten(0, 1).float(),
-                wanted.flatten(),
-                ignore_index=IGNORED,
-                reduction="sum",
-            )
+        scores, tokens = next_token_scores(model, batch)
+        counts = tokens != IGNORED
+        flat = scores.flatten(0, 1).float()
+        total += float(
+            F.cross_entropy(flat, tokens.flatten(), ignore_index=IGNORED, reduction="sum")
         )
         count += int(counts.sum())
         if reference is not None:
@@ -56,21 +52,24 @@ def measure_language(
             same += int((scores.argmax(-1) == chosen)[counts].sum())
     if not count:
         raise DataError("there is no token to predict: rows need two tokens or more.")
-    loss = surprise / count
-    found = {PERPLEXITY: math.exp(loss), "loss": loss}
-    return found if reference is None else {AGREEMENT: same / count, **found}
+    loss = total / count
+    metrics = {PERPLEXITY: math.exp(loss), "loss": loss}
+    return metrics if reference is None else {AGREEMENT: same / count, **metrics}
 
 
 @torch.no_grad()
 def next_token_scores(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Scores of every next token, and the tokens that came."""
+    """Return the scores of every next token, and the next tokens."""
     device = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
     names = getattr(model, "input_names", ("input_ids", "attention_mask"))
-    given = {k: v.to(device) for k, v in batch.items() if k in names}
+    inputs = {k: v.to(device) for k, v in batch.items() if k in names}
     ids = batch["labels"].to(device)
     try:
         with evaluation_mode(model):
-            scores = scores_of(_without_loss(model(**given)))
+            output = model(**inputs)
+        if isinstance(output, tuple) and len(output) > 1 and output[0].dim() == 0:
+            output = output[1:]  # without the loss
+        scores = scores_of(output)
         shown = f"gives scores of shape {list(scores.shape)}"
     except ValueError as error:  # the loss of a classifier does not fit tokens
         scores, shown = torch.empty(0), f"fails ({error})"
@@ -83,22 +82,15 @@ def next_token_scores(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Te
     return scores[:, :-1], ids[:, 1:]
 
 
-def _without_loss(output: Any) -> Any:
-    if isinstance(output, tuple) and len(output) > 1 and output[0].dim() == 0:
-        return output[1:]
-    return output
-
-
 def batches_of(rows: Any, batch_size: int) -> Iterator[dict[str, Tensor]]:
-    """Rows as batches, padded on the right where they differ in length."""
+    """Yield rows as batches, padded on the right."""
     for start in range(0, len(rows), batch_size):
         yield _batch([rows[i] for i in range(start, min(start + batch_size, len(rows)))])
 
 
 def _batch(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     if "input_ids" not in rows[0]:
-        known = ", ".join(rows[0])
-        raise DataError(f"the dataset has no tokens (input_ids): {known}.")
+        raise DataError(f"the dataset has no tokens (input_ids): {', '.join(rows[0])}.")
     ids = [torch.as_tensor(row["input_ids"]).long() for row in rows]
     longest = max(len(each) for each in ids)
     padded = torch.stack([F.pad(each, (0, longest - len(each))) for each in ids])

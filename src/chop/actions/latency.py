@@ -1,7 +1,6 @@
-"""How long a model takes before and after an optimisation: the first call, then the median.
+"""Latency of models: the first call and the median, as records, a table and a figure.
 
-One function measures (`measure_latency`), one draws a table, one a figure; the records stand
-between them. Calls of the programs alternate, so that a busy moment of the machine hits all.
+Calls of the programs alternate, so that a busy moment of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -25,15 +24,16 @@ from chop.files import make_folder, write_whole
 from chop.ir.graph import MaseGraph
 
 ITERATIONS = (5, 50, 200)
+"""Default numbers of calls."""
 Program = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class LatencyRecord:
-    """Seconds per call of one program: `low` and `high` are the quartiles around the median.
+    """Seconds per call of one program; `low` and `high` are the quartiles around the median.
 
-    `with_first` spreads the cost of the first call, where compilation happens, over all calls;
-    `speedup` and `speedup_with_first` are relative to the first program.
+    `with_first`: mean of all calls, including the first, which compiles. `speedup` and
+    `speedup_with_first`: relative to the first program.
     """
 
     device: str
@@ -56,10 +56,10 @@ def measure_latency(
     iterations: Sequence[int] = ITERATIONS,
     prepare: Mapping[str, Callable[[torch.nn.Module], Any]] | None = None,
 ) -> list[LatencyRecord]:
-    """A record for each model, device and number of calls, in evaluation mode without gradients.
+    """Return a record for each model, device and number of calls, in evaluation mode.
 
-    The first model is the baseline. `prepare[name]` is run on the copy of a model that a device
-    gets, and gives what is called there: torch.compile, say.
+    The first model is the baseline. `prepare[name]` turns the copy of a model on a device into the
+    program to call, as torch.compile does.
     """
     if not models:
         raise ConfigError("measure_latency: no models given.")
@@ -67,9 +67,9 @@ def measure_latency(
     for name, model in models.items():
         check(f"measure_latency: models['{name}']", kind, model)
     _check_counts(iterations, devices or ())
-    found = devices or ("cpu", *(["cuda"] if torch.cuda.is_available() else []))
+    places = devices or ("cpu", *(["cuda"] if torch.cuda.is_available() else []))
     records: list[LatencyRecord] = []
-    for device in found:
+    for device in places:
         for count in iterations:
             programs = _programs(models, inputs, device, prepare or {})
             records += _measure(programs, device, count)
@@ -95,15 +95,15 @@ def _programs(
     device: str,
     prepare: Mapping[str, Callable[[torch.nn.Module], Any]],
 ) -> dict[str, Program]:
-    there = {k: v.to(device) for k, v in inputs.items()}
-    made: dict[str, Program] = {}
-    torch._dynamo.reset()  # each count pays its first call anew
+    moved = {k: v.to(device) for k, v in inputs.items()}
+    programs: dict[str, Program] = {}
+    torch._dynamo.reset()  # each count has a first call
     for name, model in models.items():
         plain = model.model if isinstance(model, MaseGraph) else model
         own = copy.deepcopy(plain).to(device).eval()
         called = prepare.get(name, lambda m: m)(own)
-        made[name] = lambda called=called: called(**there)  # type: ignore[misc]
-    return made
+        programs[name] = lambda called=called: called(**moved)  # type: ignore[misc]
+    return programs
 
 
 def _measure(programs: Mapping[str, Program], device: str, count: int) -> list[LatencyRecord]:
@@ -113,20 +113,20 @@ def _measure(programs: Mapping[str, Program], device: str, count: int) -> list[L
         for _ in range(count):
             for name, program in programs.items():
                 times[name].append(timed(program, device))
-    made = [_record(device, count, name, first[name], times[name]) for name in programs]
-    base = made[0]
+    records = [_record(device, count, name, first[name], times[name]) for name in programs]
+    base = records[0]
     return [
         dataclasses.replace(
             r,
             speedup=base.median / r.median,
             speedup_with_first=base.with_first / r.with_first,
         )
-        for r in made
+        for r in records
     ]
 
 
 def timed(program: Program, device: str) -> float:
-    """Seconds of one call, the work it started on the device included."""
+    """Return the seconds of one call, including its work on the device."""
     synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
     synchronize()
     start = time.perf_counter()
@@ -143,7 +143,7 @@ def _record(device: str, count: int, name: str, first: float, times: list[float]
 
 
 def latency_table(records: Sequence[LatencyRecord]) -> str:
-    """The records as text, times in milliseconds."""
+    """Return the records as text, with times in milliseconds."""
     rows = [
         (
             r.device,
@@ -163,7 +163,7 @@ def latency_table(records: Sequence[LatencyRecord]) -> str:
 
 
 def latency_figure(records: Sequence[LatencyRecord], path: str | Path) -> Path:
-    """Bars of the median with quartiles, one group per device and count; data saved beside."""
+    """Draw the median with quartiles for each device and count; store the data as JSON, too."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -186,7 +186,8 @@ def latency_figure(records: Sequence[LatencyRecord], path: str | Path) -> Path:
     axes.set_xticks(range(len(groups)), [f"{device}\n{count} calls" for device, count in groups])
     axes.set_ylabel("median time of a call (ms)")
     axes.set_yscale("log")
-    axes.set_title(_finding(records))
+    best = max(records, key=lambda r: r.speedup)
+    axes.set_title(f"{best.program} on {best.device}: {best.speedup:.2f} times as fast")
     axes.legend()
     target = Path(path)
     make_folder(target.parent)
@@ -194,8 +195,3 @@ def latency_figure(records: Sequence[LatencyRecord], path: str | Path) -> Path:
     data = [dataclasses.asdict(r) for r in records]
     write_whole(target.with_suffix(".json"), json.dumps(data, indent=1) + "\n")
     return target
-
-
-def _finding(records: Sequence[LatencyRecord]) -> str:
-    best = max(records, key=lambda r: r.speedup)
-    return f"{best.program} on {best.device}: {best.speedup:.2f} times as fast"

@@ -1,6 +1,6 @@
-"""Metrics of predictions. To add one: a function of scores and labels, under `@METRICS.entry`.
+"""Metrics of predictions. To add one, put a function of scores and labels under `@METRICS.entry`.
 
-Scores are what the model gives for each row: logits over classes, or numbers for a regression.
+Scores are the outputs of a model for each row: logits over classes, or numbers for a regression.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from chop.registry import Registry
 Array = np.ndarray
 Metric = Callable[[Array, Array], float]
 IGNORED = -100
-"""The label of what is not to be predicted, such as padding."""
+"""Label of positions that are not predicted, such as padding."""
 
 METRICS: Registry[Metric] = Registry("metric")
 ERRORS = ("mse", "mae", "perplexity")
-"""Metrics of which less is better."""
+"""Metrics that are better if smaller."""
 
 
 def direction_of(name: str) -> str:
-    """Which way a metric is better, in the words of a search: "maximize" or "minimize"."""
+    """Return the direction in which a metric is better: "maximize" or "minimize"."""
     return "minimize" if METRICS.canonical(name) in ERRORS else "maximize"
 
 
 def compute_metrics(name: str) -> Callable[[Any], dict[str, float]]:
-    """A function for transformers' Trainer that gives `{name: value}`; unknown names are errors."""
+    """Return a function for transformers' Trainer that returns `{name: value}`."""
     metric = METRICS[name]
 
     def compute(prediction: Any) -> dict[str, float]:
@@ -42,77 +42,75 @@ def compute_metrics(name: str) -> Callable[[Any], dict[str, float]]:
 
 @METRICS.entry("accuracy")
 def accuracy(scores: Array, labels: Array) -> float:
-    """Share of rows whose highest score is at the label.
+    """Return the share of rows whose highest score is at the label.
 
     >>> accuracy(np.array([[0.1, 0.9], [0.8, 0.2]]), np.array([1, 1]))
     0.5
     """
-    chosen, wanted = _classes(scores, labels)
-    return float((chosen == wanted).mean())
+    predicted, true = _classes(scores, labels)
+    return float((predicted == true).mean())
 
 
 @METRICS.entry("precision")
 def precision(scores: Array, labels: Array) -> float:
-    """Of the rows given a class, the share that has it; as `f1` over classes."""
-    hits, chosen, _ = _counts(scores, labels)
-    return float(_ratio(hits, chosen).mean())
+    """Return the share of rows predicted as a class that have it, averaged as in `f1`."""
+    hits, predicted, _ = _counts(scores, labels)
+    return float(_ratio(hits, predicted).mean())
 
 
 @METRICS.entry("recall")
 def recall(scores: Array, labels: Array) -> float:
-    """Of the rows that have a class, the share that is given it; as `f1` over classes."""
-    hits, _, wanted = _counts(scores, labels)
-    return float(_ratio(hits, wanted).mean())
+    """Return the share of rows of a class that are predicted as it, averaged as in `f1`."""
+    hits, _, true = _counts(scores, labels)
+    return float(_ratio(hits, true).mean())
 
 
 @METRICS.entry("f1")
 def f1(scores: Array, labels: Array) -> float:
-    """Harmonic mean of precision and recall; of class 1 where there are two, else the mean."""
-    hits, chosen, wanted = _counts(scores, labels)
-    return float(_ratio(2 * hits, chosen + wanted).mean())
+    """Return the harmonic mean of precision and recall: of class 1 of two, or the mean of all."""
+    hits, predicted, true = _counts(scores, labels)
+    return float(_ratio(2 * hits, predicted + true).mean())
 
 
 @METRICS.entry("matthews_correlation")
 def matthews_correlation(scores: Array, labels: Array) -> float:
-    """Correlation between the classes given and the classes there are; 0 for a constant answer."""
-    hits, given, there = _counts(scores, labels, every_class=True)
-    n = there.sum()
-    covariance = hits.sum() * n - (given * there).sum()
-    spread = (n**2 - (given**2).sum()) * (n**2 - (there**2).sum())
+    """Return the correlation of predicted and true classes; 0 for a constant prediction."""
+    hits, predicted, true = _counts(scores, labels, every_class=True)
+    n = true.sum()
+    covariance = hits.sum() * n - (predicted * true).sum()
+    spread = (n**2 - (predicted**2).sum()) * (n**2 - (true**2).sum())
     return float(covariance / np.sqrt(spread)) if spread else 0.0
 
 
 @METRICS.entry("mse")
 def mse(scores: Array, labels: Array) -> float:
-    """Mean of the squared differences."""
+    """Return the mean squared difference."""
     return float((_differences(scores, labels) ** 2).mean())
 
 
 @METRICS.entry("mae")
 def mae(scores: Array, labels: Array) -> float:
-    """Mean of the absolute differences."""
+    """Return the mean absolute difference."""
     return float(np.abs(_differences(scores, labels)).mean())
 
 
 @METRICS.entry("perplexity")
 def perplexity(scores: Array, labels: Array) -> float:
-    """Of a language model: e to the mean surprise at each token, by what came before it.
+    """Return e to the mean loss of a language model per token.
 
-    Labels are the tokens themselves: the scores at each place are of the next one.
+    Labels are the tokens themselves: the scores at each position are for the next token.
     """
-    before, wanted = _next_tokens(scores, labels)
+    before, tokens = _next_tokens(scores, labels)
     top = before.max(-1, keepdims=True)
     total = np.log(np.exp(before - top).sum(-1)) + top[:, 0]
-    return float(np.exp((total - before[np.arange(len(wanted)), wanted]).mean()))
+    return float(np.exp((total - before[np.arange(len(tokens)), tokens]).mean()))
 
 
 @METRICS.entry("token_agreement")
 def token_agreement(scores: Array, labels: Array) -> float:
-    """Share of places at which the highest score is at the next label: of another model's text,
-    how often this one goes on alike.
-    """
-    before, wanted = _next_tokens(scores, labels)
-    return float((before.argmax(-1) == wanted).mean())
+    """Return the share of positions whose highest score is at the next token of the labels."""
+    before, tokens = _next_tokens(scores, labels)
+    return float((before.argmax(-1) == tokens).mean())
 
 
 def _next_tokens(scores: Array, labels: Array) -> tuple[Array, Array]:
@@ -121,9 +119,9 @@ def _next_tokens(scores: Array, labels: Array) -> tuple[Array, Array]:
             f"metric: perplexity and token_agreement need a score for each token of the vocabulary "
             f"at each place; the model gives {list(scores.shape)} for labels {list(labels.shape)}."
         )
-    wanted = labels[:, 1:].reshape(-1)
-    before = scores[:, :-1].reshape(len(wanted), -1).astype(np.float64)
-    return before[wanted != IGNORED], wanted[wanted != IGNORED]
+    tokens = labels[:, 1:].reshape(-1)
+    before = scores[:, :-1].reshape(len(tokens), -1).astype(np.float64)
+    return before[tokens != IGNORED], tokens[tokens != IGNORED]
 
 
 def _differences(scores: Array, labels: Array) -> Array:
@@ -137,21 +135,21 @@ def _differences(scores: Array, labels: Array) -> Array:
 
 
 def _classes(scores: Array, labels: Array) -> tuple[Array, Array]:
-    """The class of each row that counts: as given, and as it is."""
+    """Return the predicted and the true class of every row that is not ignored."""
     counts = labels.reshape(-1) != IGNORED
-    chosen = scores.argmax(-1).reshape(-1)
-    return chosen[counts], labels.reshape(-1)[counts]
+    predicted = scores.argmax(-1).reshape(-1)
+    return predicted[counts], labels.reshape(-1)[counts]
 
 
 def _counts(scores: Array, labels: Array, every_class: bool = False) -> tuple[Array, Array, Array]:
-    """For each class: rows given it rightly, rows given it, rows that have it.
+    """Return, for each class, the hits, the predicted rows and the true rows.
 
-    Of two classes, 0 is the absence of 1, so class 1 alone is told of unless every one is wanted.
+    Of two classes only class 1 is returned, unless `every_class` is set.
     """
-    chosen, wanted = _classes(scores, labels)
+    predicted, true = _classes(scores, labels)
     size = scores.shape[-1]
-    hits = np.bincount(wanted[chosen == wanted], minlength=size).astype(float)
-    counts = (hits, *(np.bincount(each, minlength=size).astype(float) for each in (chosen, wanted)))
+    rows = (true[predicted == true], predicted, true)
+    counts = [np.bincount(each, minlength=size).astype(float) for each in rows]
     first = 1 if size == 2 and not every_class else 0
     return counts[0][first:], counts[1][first:], counts[2][first:]
 

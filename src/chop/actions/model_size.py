@@ -1,4 +1,4 @@
-"""The size of a graph in numbers a person compares: parameters, bits, bytes, zeros."""
+"""Size of a graph: parameters, bits, bytes, zeros."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from chop.passes import calculate_avg_bits_mg_analysis_pass, calculate_sparsity_
 
 
 def model_size(graph: MaseGraph) -> dict[str, Any]:
-    """Parameters, bits of a weight and of an activation, bytes to store, shares of zeros.
+    """Return parameters, bits per weight and activation, stored bytes and shares of zeros.
 
-    `sparsity` is of the weights of linear and convolution layers, `model_sparsity` of everything.
+    `sparsity`: zeros in the weights of linear and convolution layers. `model_sparsity`: zeros in
+    all parameters.
     """
     _, bits = calculate_avg_bits_mg_analysis_pass(graph)
     _, sparsity = calculate_sparsity_analysis_pass(graph)
@@ -27,7 +28,7 @@ def model_size(graph: MaseGraph) -> dict[str, Any]:
 
 
 def _bytes(graph: MaseGraph, bits: dict[str, Any]) -> int:
-    """Layers with a format are stored in it, every other parameter as it is."""
+    """Return the bytes of all parameters; layers with a format are stored in it."""
     named = {row["name"] for row in bits["table"]}
     layers = [n for n in graph.nodes if n.op == "call_module" and n.name in named]
     counted = {id(p): p for n in layers for p in node_module(n).parameters()}

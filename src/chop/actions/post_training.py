@@ -1,4 +1,4 @@
-"""Quantise with data and without training: formats under a budget, weights rounded by effect."""
+"""Post-training quantisation with data: formats under a budget, and methods that round weights."""
 
 from __future__ import annotations
 
@@ -32,17 +32,16 @@ from chop.registry import Registry, suggest
 logger = get_logger(__name__)
 
 WIDTHS = (2, 3, 4, 5, 6, 8)
-"""Bits of a weight's elements to choose from, layer by layer."""
+"""Bits per weight to choose from, for each layer."""
 BUDGET_FORMATS = ("mxint", "block_fp")
-"""Formats that an average of bits can be asked of: a width, and exponents shared by blocks."""
-
+"""Formats for a budget of bits: a width, and exponents shared by blocks."""
 
 CALIBRATE = "calibrate"
-"""The key of the observer's options."""
+"""Key of the observer's options."""
 
 
 def weight_formats(name: str) -> dict[str, dict[str, Any]]:
-    """Configs of a layer whose weight alone is in the format `name`, one for each width."""
+    """Return one config for each width, with only the weight in the format `name`."""
     if name not in BUDGET_FORMATS:
         raise ConfigError(
             f"quantize.bits: chooses widths of {' or '.join(BUDGET_FORMATS)}, not of '{name}'."
@@ -61,51 +60,53 @@ def weight_formats(name: str) -> dict[str, dict[str, Any]]:
 def rules_for_bits(
     graph: MaseGraph, batches: Sequence[Any], bits: float, form: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return arguments of quantize_transform_pass for `bits` per weight on average, and the costs.
+    """Return arguments of quantize_transform_pass for `bits` per weight, and a record.
 
-    The average is over all weights of the model: matrices, kernels and tables of embeddings. Those
-    that no width can be chosen for stay floats and count as such; biases and norms do not count.
-    Of all assignments of widths to layers it is the one with the least predicted loss.
+    The average is over all weights of the model: matrices, kernels and embedding tables. Weights
+    without a choice of widths stay floats and count as such; biases and norms do not count. The
+    assignment of widths is the one with the least predicted loss.
     """
     formats = weight_formats(form)
     budget = WeightBudget.of(graph, formats)
     budget.check(bits)
-    _, found = sensitivity_analysis_pass(graph, {"data": batches, "formats": formats})
-    table = budget.merged(found["table"])
+    _, info = sensitivity_analysis_pass(graph, {"data": batches, "formats": formats})
+    table = budget.merged(info["table"])
     args = {"table": table, "formats": formats, "budget": budget.chosen_bits(bits)}
     _, chosen = allocate_bits_analysis_pass(graph, args)
-    told = {
+    record = {
         "assignment": budget.spread(chosen["assignment"]),
         "bits": budget.overall_bits(chosen["cost"]),
         "weights": budget.total,
         "floats": budget.total - budget.covered,
         "loss": chosen["loss"],
     }
-    rules = {node: {"config": dict(formats[label])} for node, label in told["assignment"].items()}
-    record = sensitivity_record(found["table"], told)
-    return {"by": "name", **rules}, {**told, "sensitivity": record}
+    rules = {node: {"config": dict(formats[label])} for node, label in record["assignment"].items()}
+    return {"by": "name", **rules}, {
+        **record,
+        "sensitivity": sensitivity_record(info["table"], record),
+    }
 
 
 def sensitivity_record(
-    table: Sequence[Mapping[str, Any]], told: Mapping[str, Any]
+    table: Sequence[Mapping[str, Any]], allocation: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What reports show of an allocation: the loss of each layer in each format, and the choice."""
+    """Return an allocation for reports: the loss of each layer in each format, and the choice."""
     layer_of = {row["node"]: row["module"] for row in table}
     keys = ("format", "elements", "bits", "loss")
     return {
         "table": [{"layer": row["module"], **{key: row[key] for key in keys}} for row in table],
-        "assignment": {layer_of[node]: label for node, label in told["assignment"].items()},
-        "bits": told["bits"],
-        "loss": told["loss"],
+        "assignment": {layer_of[node]: label for node, label in allocation["assignment"].items()},
+        "bits": allocation["bits"],
+        "loss": allocation["loss"],
     }
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a method may ask for.
+    """Inputs of a method.
 
-    `rules`: the arguments of quantize_transform_pass that the graph is quantised by. `options`:
-    further arguments of the method's own pass. `keep`: a folder for finished layers.
+    `rules`: arguments of quantize_transform_pass. `options`: further arguments of the method's
+    pass. `keep`: folder of finished layers.
     """
 
     rules: Mapping[str, Any] = field(default_factory=dict)
@@ -118,10 +119,10 @@ Run = Callable[[MaseGraph, Sequence[Any], Settings], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Method:
-    """One way to keep accuracy without training; it changes the graph, and gives its records.
+class QuantizationMethod:
+    """A method that keeps accuracy without training; it changes the graph and returns records.
 
-    `when`: on the float graph, before layers are quantised, or on the quantised one.
+    `when`: it runs on the float graph (before) or on the quantised one (after).
     """
 
     run: Run
@@ -129,11 +130,11 @@ class Method:
 
     @property
     def label(self) -> str:
-        """What it does, in one line."""
+        """First line of its documentation."""
         return (self.run.__doc__ or "").split("\n")[0]
 
 
-METHODS: Registry[Method] = Registry("method")
+METHODS: Registry[QuantizationMethod] = Registry("method")
 """Every method of `mase quantize --method` and of `quantize_with_data`, by name.
 
 To add one, write `function(graph, batches, settings) -> records` under `@method(name, when=…)`.
@@ -144,7 +145,7 @@ def method(name: str, *, when: When) -> Callable[[Run], Run]:
     """Register a function as the method `name`."""
 
     def add(run: Run) -> Run:
-        METHODS.register(name, Method(run, when))
+        METHODS.register(name, QuantizationMethod(run, when))
         return run
 
     return add
@@ -152,41 +153,41 @@ def method(name: str, *, when: When) -> Callable[[Run], Run]:
 
 @method("nearest", when="after")
 def _nearest(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
-    """Each weight at the nearest value of its format."""
+    """Round each weight to the nearest value of its format."""
     return {}
 
 
 @method("rotate", when="before")
 def _rotate(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
-    """The residual stream and values within heads rotated, so that no channel stands out."""
+    """Rotate the residual stream and the values within heads, so that no channel stands out."""
     _, rotated = rotate_transform_pass(graph, dict(settings.options))
     return {"rotated": rotated}
 
 
 @method("equalize", when="before")
 def _equalize(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
-    """Channels between layers scaled so that both weights have the same range in each."""
+    """Scale the channels between two layers so that both weights have the same range."""
     _, equalized = equalize_transform_pass(graph, dict(settings.options))
     return {"equalized": equalized["pairs"]}
 
 
 @method("clip", when="after")
 def _clip(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
-    """Ranges of weights searched, the largest clipped where that is better for the rest."""
+    """Search the ranges of weights; clip the largest if the others gain more."""
     _, clipped = clip_transform_pass(graph, {**settings.options, "data": batches})
     return {"layers": clipped["layers"]}
 
 
 @method("correct_bias", when="after")
 def _correct_bias(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
-    """The mean error of each channel of a layer's output put into its bias."""
+    """Subtract the mean error of each output channel from the bias."""
     _, corrected = correct_bias_transform_pass(graph, {**settings.options, "data": batches})
     return {"biases": corrected["layers"]}
 
 
 @method("gptq", when="after")
 def _gptq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
-    """Weights rounded one column after the other, each making up for the errors before it."""
+    """Round weights column by column; later columns compensate the errors of earlier ones."""
     _, rounded = gptq_transform_pass(
         graph, {"keep": settings.keep, **settings.options, "data": batches}
     )
@@ -195,7 +196,7 @@ def _gptq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[
 
 @method("learned_rounding", when="after")
 def _learned(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
-    """Rounding and ranges of weights learned block by block, from the float model's values."""
+    """Learn the rounding and the ranges of weights block by block from the float model."""
     _, learned = learned_rounding_transform_pass(
         graph, {"keep": settings.keep, **settings.options, "data": batches}
     )
@@ -204,48 +205,47 @@ def _learned(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> di
 
 @method("fold_batch_norm", when="before")
 def _fold(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
-    """Batch norms taken into the convolutions before them: what is rounded is what will run."""
-    with evaluation_mode(graph.model):  # by the running statistics
+    """Fold batch norms into the convolutions before them, so that the final weights are rounded."""
+    with evaluation_mode(graph.model):  # uses the running statistics
         _, info = fuse_conv_bn_transform_pass(graph)
     return {"folded": info["fused"]}
 
 
 @method("smooth", when="before")
 def _smooth(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
-    """Scales moved from activations into weights, so that both are rounded less."""
-    given = {**settings.rules, **settings.options, "data": batches}
-    _, moved = smooth_transform_pass(graph, given)
+    """Move scales from activations into weights, so that both lose less."""
+    args = {**settings.rules, **settings.options, "data": batches}
+    _, moved = smooth_transform_pass(graph, args)
     return {"smooth": moved["sites"]}
 
 
 @method("awq", when="before")
 def _awq(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
-    """Columns of weights that strong activations read made larger, so that they err less."""
-    given = {**settings.rules, "style": "awq", **settings.options, "data": batches}
-    _, moved = smooth_transform_pass(graph, given)
+    """Scale up the weight columns with strong activations, so that they lose less."""
+    args = {**settings.rules, "style": "awq", **settings.options, "data": batches}
+    _, moved = smooth_transform_pass(graph, args)
     return {"awq": moved["sites"]}
 
 
-def methods_named(given: str | Sequence[str]) -> dict[str, Method]:
-    """The methods that `given` names: one, several, or a text with commas; an unknown one is told.
+def methods_named(names: str | Sequence[str]) -> dict[str, QuantizationMethod]:
+    """Return the methods by name: one, several, or a text with commas; unknown names raise.
 
     >>> list(methods_named("nearest,gptq"))
     ['nearest', 'gptq']
     """
-    names = given.split(",") if isinstance(given, str) else list(given)
+    listed = names.split(",") if isinstance(names, str) else names
     try:
-        return {name.strip(): METHODS[name.strip()] for name in names}
+        return {name.strip(): METHODS[name.strip()] for name in listed}
     except RegistryError as error:
         raise ConfigError(f"quantize.method: {error}") from error
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise where `options` has the key of no method."""
-    known = (*METHODS, CALIBRATE)
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        told = suggest(unknown[0], known)
-        raise ConfigError(f"quantize.options: unknown method '{unknown[0]}'. {told}")
+    """Raise if a key of `options` is no method."""
+    for name in options:
+        if name not in (*METHODS, CALIBRATE):
+            hint = suggest(name, (*METHODS, CALIBRATE))
+            raise ConfigError(f"quantize.options: unknown method '{name}'. {hint}")
 
 
 def quantize_with_data(
@@ -258,14 +258,13 @@ def quantize_with_data(
     observer: str | Mapping[str, Any] | None = None,
     keep: Path | None = None,
 ) -> dict[str, Any]:
-    """Quantise by `rules` with the methods that `method` names; what was done to each layer.
+    """Quantise by `rules` with the methods that `method` names; return records of the layers.
 
-    Methods for the float graph go first. Then an `observer` chooses what the rules leave open (the
-    point of fixed point, scales that are not measured anew at each call), layers are quantised, and
-    the methods for the quantised graph follow; those of one kind in the order they are named.
-    `options` has further arguments of a pass by the method's name, "calibrate" for the observer's.
-    `keep`: a folder where methods that go layer by layer keep those that are done; after an
-    interruption the same call goes on there.
+    Methods for the float graph run first. Then an `observer` chooses what the rules leave open
+    (fractional bits, scales that are not measured at each call), layers are quantised, and the
+    methods for the quantised graph run. Methods of one kind run in the order of their names.
+    `options`: further arguments of a method's pass by name, "calibrate" for the observer. `keep`:
+    folder of finished layers, from which the same call resumes after an interruption.
     """
     chosen, more = methods_named(method), options or {}
     check_options(more)
@@ -277,12 +276,12 @@ def quantize_with_data(
                 logger.info("quantize: %s", name)
                 records.update(each.run(graph, batches, Settings(rules, more.get(name, {}), keep)))
 
-    lift_products(graph)  # what a method changes are the layers that are quantised
+    lift_products(graph)  # so that methods change the layers that are quantised
     apply("before")
     if observer is not None:
-        given = {**rules, **more.get(CALIBRATE, {}), "data": batches, "observer": observer}
-        _, found = calibrate_analysis_pass(graph, given)
-        rules, records["calibration"] = found["config"], found["table"]
+        args = {**rules, **more.get(CALIBRATE, {}), "data": batches, "observer": observer}
+        _, calibrated = calibrate_analysis_pass(graph, args)
+        rules, records["calibration"] = calibrated["config"], calibrated["table"]
     _, info = quantize_transform_pass(graph, rules)
     apply("after")
     return {"quantized": info["quantized"], **records}

@@ -1,4 +1,4 @@
-"""Result files that others may have written, checked before anything is drawn or built of them."""
+"""Checks of result files, which other programs may have written."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from chop.files import read_json, shown
 
 
 def read_study(file: Path, error: type[ChopError] = DataError) -> dict[str, Any]:
-    """The study in a `study.json`."""
+    """Return the study in a `study.json`."""
     return check_study(read_json(file, error), str(file), error)
 
 
 def check_sweep(
     records: Sequence[Any], where: str, error: type[ChopError] = DataError
 ) -> Sequence[Any]:
-    """`records`, which are those of sweeps: known axis, numbers as results."""
+    """Return `records` if they are those of sweeps, with numbers as results, or raise."""
     for index, record in enumerate(records):
         place = f"{where}[{index}]"
         want(record, dict, place, error)
@@ -40,55 +40,57 @@ def check_sweep(
 _LOSS = {"layer": str, "format": str, "bits": NUMBER, "elements": int, "loss": NUMBER}
 
 
-def check_sensitivity(told: Any, where: str, error: type[ChopError] = DataError) -> dict[str, Any]:
-    """A `sensitivity.json`: losses of formats in layers, and the formats that were chosen."""
-    want(told, dict, where, error)
-    known: set[tuple[str, str]] = set()
-    for index, row in enumerate(field(told, "table", list, where, error)):
+def check_sensitivity(
+    content: Any, where: str, error: type[ChopError] = DataError
+) -> dict[str, Any]:
+    """Return a `sensitivity.json`: losses of formats in layers, and the chosen formats."""
+    want(content, dict, where, error)
+    pairs: set[tuple[str, str]] = set()
+    for index, row in enumerate(field(content, "table", list, where, error)):
         place = f"{where}.table[{index}]"
         want(row, dict, place, error)
         for key, kind in _LOSS.items():
             value = field(row, key, kind, place, error)
             if kind is not str and not 0 <= value < float("inf"):
                 raise error(f"{place}.{key}: {shown(value)}. Allowed: 0 or more.")
-        known.add((row["layer"], row["format"]))
-    if not known:
+        pairs.add((row["layer"], row["format"]))
+    if not pairs:
         raise error(f"{where}.table: there is no layer in it.")
-    for layer, form in field(told, "assignment", dict, where, error).items():
-        if not isinstance(form, str) or (layer, form) not in known:
+    for layer, form in field(content, "assignment", dict, where, error).items():
+        if not isinstance(form, str) or (layer, form) not in pairs:
             raise error(f"{where}.assignment.{layer}: {shown(form)} is not in the table.")
     for key in ("bits", "loss"):
-        if key in told:
-            want(told[key], NUMBER, f"{where}.{key}", error)
-    found: dict[str, Any] = told
-    return found
+        if key in content:
+            want(content[key], NUMBER, f"{where}.{key}", error)
+    checked: dict[str, Any] = content
+    return checked
 
 
 _STAGE = {"stage": str, "module": str, "cycles": int, "multipliers": int}
 
 
-def check_hardware(told: Any, where: str, error: type[ChopError] = DataError) -> dict[str, Any]:
-    """The `report.json` of emitted hardware: its stages and streams name each other."""
-    want(told, dict, where, error)
+def check_hardware(content: Any, where: str, error: type[ChopError] = DataError) -> dict[str, Any]:
+    """Return the `report.json` of emitted hardware, whose streams must name its stages."""
+    want(content, dict, where, error)
     names: list[str] = []
     for key in ("inputs", "outputs", "stages", "streams"):
-        want(told.get(key, []), (list, dict), f"{where}.{key}", error)
+        want(content.get(key, []), (list, dict), f"{where}.{key}", error)
     for side in ("inputs", "outputs"):
-        for name in told.get(side, ()):
+        for name in content.get(side, ()):
             want(name, str, f"{where}.{side}", error)
             names.append(name)
-    for index, stage in enumerate(told.get("stages", ())):
+    for index, stage in enumerate(content.get("stages", ())):
         place = f"{where}.stages[{index}]"
         want(stage, dict, place, error)
         for key, kind in _STAGE.items():
             if key in stage or key in ("stage", "module") or "depth" not in stage:
                 field(stage, key, kind, place, error)
         names.append(stage["stage"])
-    for index, stream in enumerate(told.get("streams", ())):
+    for index, stream in enumerate(content.get("streams", ())):
         place = f"{where}.streams[{index}]"
         want(stream, dict, place, error)
         for key in ("source", "target"):
             if field(stream, key, str, place, error) not in names:
                 raise error(f"{place}.{key}: there is no stage {shown(stream[key])}.")
-    found: dict[str, Any] = told
-    return found
+    checked: dict[str, Any] = content
+    return checked

@@ -1,4 +1,4 @@
-"""Records of measurements on disk: one JSON object a line, appended whole or not at all."""
+"""Records of measurements on disk: one JSON object per line, appended completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ MeasurementRecord = dict[str, Any]
 
 
 def read_records(path: str | Path) -> list[MeasurementRecord]:
-    """The records in a file, none where there is no file; a last line cut short is not one."""
+    """Return the records in a file, without a last line that was cut short; [] without a file."""
     file = Path(path)
     if not file.is_file():
         return []
-    *lines, _torn = read_text(file, DataError).split(
-        "\n"
-    )  # what follows the last newline was cut short
+    *lines, _incomplete = read_text(file, DataError).split("\n")
     return [_decode(line, file, number) for number, line in enumerate(lines, start=1) if line]
 
 
@@ -34,7 +32,7 @@ def _decode(line: str, file: Path, number: int) -> MeasurementRecord:
 
 
 def append_record(path: str | Path, record: Mapping[str, Any]) -> None:
-    """Add one record and bring it to the disk; a line that an earlier kill cut short goes first."""
+    """Append one record and flush it to the disk; first delete a line that a kill cut short."""
     file = Path(path)
     make_folder(file.parent)
     drop_torn_line(file)
@@ -47,13 +45,13 @@ def append_record(path: str | Path, record: Mapping[str, Any]) -> None:
 def find_record(
     records: Iterable[MeasurementRecord], key: Mapping[str, Any]
 ) -> MeasurementRecord | None:
-    """The first record whose fields include all of `key`."""
-    wanted = json.loads(json.dumps(key))
-    return next((r for r in records if all(k in r and r[k] == v for k, v in wanted.items())), None)
+    """Return the first record whose fields include all of `key`, or None."""
+    fields = json.loads(json.dumps(key))
+    return next((r for r in records if all(k in r and r[k] == v for k, v in fields.items())), None)
 
 
 def write_csv(path: str | Path, records: Sequence[Mapping[str, Any]]) -> Path:
-    """The records as a table with a column for every field, in the order fields appear."""
+    """Write the records as a table with a column for every field, in order of appearance."""
     file = Path(path)
     columns = list(dict.fromkeys(name for record in records for name in record))
     with whole_file(file) as draft, draft.open("w", newline="") as opened:

@@ -1,4 +1,4 @@
-"""Measure a list of points, one record each; an interrupted sweep goes on where it stopped."""
+"""Measurement of a list of points, one record each; an interrupted sweep resumes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from chop.log import get_logger
 logger = get_logger(__name__)
 
 Point = Mapping[str, Any]
-"""What is measured: the fields that tell one measurement from another."""
+"""Fields that identify a measurement."""
 
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """How far a sweep is, after a record."""
+    """Progress of a sweep, after a record."""
 
     done: int
     total: int
@@ -37,13 +37,12 @@ class SweepProgress:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a reader says them.
+    """Return seconds as readable text.
 
     >>> [duration(s) for s in (7.4, 130, 7330)]
     ['7 s', '2 min 10 s', '2 h 2 min']
     """
-    whole = round(seconds)
-    minutes, rest = divmod(whole, 60)
+    minutes, rest = divmod(round(seconds), 60)
     hours, minutes_left = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes_left} min"
@@ -51,12 +50,12 @@ def duration(seconds: float) -> str:
 
 
 def log_progress(progress: SweepProgress) -> None:
-    """Say how far the sweep is."""
+    """Log the progress of the sweep."""
     logger.info("%s: %s", progress, progress.record)
 
 
-def count_known(points: Sequence[Point], path: str | Path) -> int:
-    """How many of `points` have a record in the file `path`."""
+def count_recorded(points: Sequence[Point], path: str | Path) -> int:
+    """Return the number of `points` that have a record in the file `path`."""
     before = read_records(path)
     return sum(find_record(before, point) is not None for point in points)
 
@@ -67,25 +66,25 @@ def run_sweep(
     path: str | Path,
     on_progress: Callable[[SweepProgress], None] = log_progress,
 ) -> list[MeasurementRecord]:
-    """The records of `points`, in order: those in the file `path`, the rest measured and added.
+    """Return the records of `points` in order; points without a record in `path` are measured.
 
-    A record is the point, what `measure` gives for it and the `seconds` it took. The table is
-    written beside the records, with the suffix .csv.
+    A record holds the point, the result of `measure` and its `seconds`. A table of all records is
+    written to the same path with the suffix .csv.
     """
     before = read_records(path)
-    found = [find_record(before, point) for point in points]
-    missing = [i for i, record in enumerate(found) if record is None]
-    known = [float(r["seconds"]) for r in found if r is not None and "seconds" in r]
+    records = [find_record(before, point) for point in points]
+    missing = [i for i, record in enumerate(records) if record is None]
+    times = [float(r["seconds"]) for r in records if r is not None and "seconds" in r]
     for left, i in zip(range(len(missing) - 1, -1, -1), missing, strict=True):
         start = time.monotonic()
         measured = measure(points[i])
         seconds = time.monotonic() - start
         record = {**points[i], **measured, "seconds": round(seconds, 3)}
         append_record(path, record)
-        found[i] = record
-        known.append(seconds)
-        mean = sum(known) / len(known)
+        records[i] = record
+        times.append(seconds)
+        mean = sum(times) / len(times)
         on_progress(SweepProgress(len(points) - left, len(points), left * mean, record))
-    records = [record for record in found if record is not None]
-    write_csv(Path(path).with_suffix(".csv"), records)
-    return records
+    complete = [record for record in records if record is not None]
+    write_csv(Path(path).with_suffix(".csv"), complete)
+    return complete

@@ -1,9 +1,9 @@
-"""Plan how a model is split over devices, and check the plan on processes of this machine."""
+"""Plans that split a model over devices, checked on processes of this machine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from chop.arguments import an, takes
 from chop.distributed.plan import Plan
@@ -22,23 +22,22 @@ from chop.passes.rewrite.propagate import bind_inputs
 
 @dataclass(frozen=True)
 class ShardArgs(AutoshardingArgs):
-    """How to split, as `AutoshardingArgs` says.
+    """Verification of a plan."""
 
-    `verify`: also run the plan on processes of this machine and compare with the whole model.
-    """
-
-    verify: bool = False
+    verify: Annotated[
+        bool, "Run the plan on processes of this machine and compare with the whole model."
+    ] = False
 
 
 @dataclass(frozen=True)
 class ShardResult:
-    """The plan, and what running it gave where that was asked for."""
+    """The plan, and its verification if there was one."""
 
     plan: Plan
     verification: Verification | None = None
 
     def record(self) -> dict[str, Any]:
-        """Plain data: cost, one record a value, verification."""
+        """Return plain data: the cost, one record per value, the verification."""
         return {
             "plan": self.plan.record(),
             "cost": cost_records(self.plan),
@@ -47,17 +46,17 @@ class ShardResult:
         }
 
     def table(self) -> str:
-        """What is split and how, what it costs, and the verdict, as text."""
+        """Return the plan, its cost and the verdict as text."""
         text = plan_table(self.plan)
         return f"{text}\n\n{verdict(self.verification)}" if self.verification else text
 
 
 @takes(graph=an(MaseGraph), args=an(ShardArgs))
 def shard(graph: MaseGraph, args: ShardArgs, dummy_in: Any = None) -> ShardResult:
-    """Plan `graph` at the shapes of `dummy_in` (None: those of the trace) and verify if asked.
+    """Plan `graph` for the shapes of `dummy_in` (None: those of its capture); verify if asked.
 
-    The graph is annotated; its model is left as it is. A plan that does not compute what the model
-    computes is a ChopError.
+    The graph is annotated, its model unchanged. A plan with other results than the model raises a
+    ChopError.
     """
     inputs = bind_inputs(graph, dummy_in, "shard")
     init_metadata_analysis_pass(graph)
@@ -67,19 +66,19 @@ def shard(graph: MaseGraph, args: ShardArgs, dummy_in: Any = None) -> ShardResul
     plan: Plan = info["plan"]
     if not args.verify:
         return ShardResult(plan)
-    found = verify_plan(graph, plan, inputs)
-    if not found.is_equal:
-        raise ChopError(f"shard: {verdict(found)}")
-    return ShardResult(plan, found)
+    verification = verify_plan(graph, plan, inputs)
+    if not verification.is_equal:
+        raise ChopError(f"shard: {verdict(verification)}")
+    return ShardResult(plan, verification)
 
 
-def verdict(found: Verification) -> str:
-    """A verification in a sentence."""
-    word = "equal to" if found.is_equal else "NOT equal to"
-    gradient = found.gradient_difference
+def verdict(result: Verification) -> str:
+    """Return a verification as a sentence."""
+    word = "equal to" if result.is_equal else "NOT equal to"
+    gradient = result.gradient_difference
     also = "" if gradient is None else f", gradients within {gradient:.1e}"
-    held = ", ".join(f"{size / 1e6:.3f}" for size in found.parameter_bytes)
+    sizes = ", ".join(f"{size / 1e6:.3f}" for size in result.parameter_bytes)
     return (
-        f"{len(found.parameter_bytes)} processes: {word} the whole model, outputs within "
-        f"{found.output_difference:.1e}{also} of the largest; MB of parameters held: {held}."
+        f"{len(result.parameter_bytes)} processes: {word} the whole model, outputs within "
+        f"{result.output_difference:.1e}{also} of the largest; MB of parameters held: {sizes}."
     )

@@ -1,4 +1,4 @@
-"""Simulate and synthesise emitted hardware, from its files alone."""
+"""Simulation and synthesis of emitted hardware, from its files alone."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from chop.registry import suggest
 logger = get_logger(__name__)
 SIMULATORS = ("verilator", "cocotb")
 TRACED_CYCLES = 400
+"""Cycles whose signals are stored as waveforms."""
 
 
 @takes(HardwareError, project_dir=PATH | NONE)
@@ -35,19 +36,16 @@ def simulate(
     stalls: Stalls = STALLS,
     trust: bool = False,
 ) -> Verdict | CocotbResult | None:
-    """Run the emitted test vectors through the emitted RTL; raises unless all of it is right.
+    """Run the emitted test vectors through the emitted RTL; raise unless all results are right.
 
-    The outputs in the vectors are the PyTorch model's: they were compared when they were emitted.
-
-    `project_dir` is by default the one that was emitted last. `verilator` runs natively and gives
-    the verdict at full rate, after runs with random `stalls` at the ports, with stalls inside, with
-    a slow source, with resets in the middle of a tensor and with every table entry; values,
-    handshakes and the cycle of every beat are compared. `cocotb` runs the emitted test bench:
-    values, with and without stalls.
-    `skip_build` wants a simulator built before; `skip_test` only builds. `waves` keeps the signals
-    of the first cycles in `hardware/sim/waves.fst` and a picture of the first handshakes.
-    RTL is a program: a folder that holds other files than this package emitted, or that were
-    changed since, is refused unless you `trust` it.
+    The expected outputs are those of the PyTorch model, compared when the vectors were emitted.
+    `project_dir`: default is the last emitted project. `verilator` returns the verdict at full
+    rate, after runs with random `stalls` at the ports, stalls inside, a slow source, resets in the
+    middle of a tensor and every table entry. It compares values, handshakes and the cycle of every
+    beat. `cocotb` runs the emitted test bench: values, with and without stalls. `skip_build`: use a
+    simulator that was built before. `skip_test`: only build. `waves`: store the signals of the
+    first cycles in `hardware/sim/waves.fst`, and a picture of the first handshakes. `trust`: accept
+    a folder whose files were emitted elsewhere or changed since; RTL is a program.
     """
     if simulator not in SIMULATORS:
         raise HardwareError(
@@ -77,16 +75,16 @@ def simulate(
 def synthesize(
     project_dir: str | Path | None = None, *, family: str = "xc7", trust: bool = False
 ) -> synth.Area:
-    """Cells of the RTL, by default the one emitted last, on a device family, from Yosys.
+    """Count the cells of the RTL on a device family with Yosys.
 
-    As `simulate`, of emitted files alone unless you `trust` the folder.
+    `project_dir` and `trust`: see `simulate`.
     """
     interface = emitted_interface(project_dir, trust=trust)
     return synth.synthesize(_hardware(project_dir), interface.name, family)
 
 
 def emitted_interface(project_dir: str | Path | None, *, trust: bool) -> Interface:
-    """Return the ports of an emitted design; raise where its files are others, unless trusted."""
+    """Return the ports of an emitted design; raise if its files changed, unless `trust` is set."""
     hardware = _hardware(project_dir)
     interface = read_interface(hardware)
     if not trust:

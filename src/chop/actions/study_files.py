@@ -1,4 +1,4 @@
-"""Studies in files that others may have written, checked before they are listed, drawn or applied.
+"""Checks of study files, which other programs may have written.
 
 Neither torch nor Optuna is imported here: `mase studies` needs neither.
 """
@@ -14,11 +14,11 @@ from chop.files import shown
 
 NUMBER = (int, float)
 BITS = 64
-"""Bits of a whole number."""
+"""Largest size of an integer, in bits."""
 
 
 def check_study(study: Any, where: str, error: type[ChopError] = DataError) -> dict[str, Any]:
-    """`study`, which has the form that `chop.actions.trials` describes."""
+    """Return `study` if it has the form that `chop.actions.trials` describes, or raise."""
     want(study, dict, where, error)
     objectives = field(study, "objectives", dict, where, error)
     if not objectives:
@@ -29,16 +29,16 @@ def check_study(study: Any, where: str, error: type[ChopError] = DataError) -> d
             raise error(f"{where}.objectives.{name}: {shown(way)}. Allowed: {allowed}.")
     if "name" in study:
         want(study["name"], str, f"{where}.name", error)
-    seen: set[int] = set()
+    numbers: set[int] = set()
     for index, trial in enumerate(field(study, "trials", list, where, error)):
         place = f"{where}.trials[{index}]"
         _check_trial(trial, objectives, place, error)
-        if trial["number"] in seen:
+        if trial["number"] in numbers:
             raise error(f"{place}.number: {trial['number']} is there twice.")
-        seen.add(trial["number"])
+        numbers.add(trial["number"])
     _check_importance(study.get("importance"), f"{where}.importance", error)
-    found: dict[str, Any] = study
-    return found
+    checked: dict[str, Any] = study
+    return checked
 
 
 def _check_trial(
@@ -64,12 +64,12 @@ def _check_trial(
         want(value, NUMBER, f"{where}.attributes.{CONSTRAINTS}.{name}", error)
 
 
-def _check_importance(given: Any, where: str, error: type[ChopError]) -> None:
-    if given is None:
+def _check_importance(importance: Any, where: str, error: type[ChopError]) -> None:
+    if importance is None:
         return
-    want(given, dict, where, error)
-    flat = [v for v in given.values() if not isinstance(v, dict)]
-    nested = [x for v in given.values() if isinstance(v, dict) for x in v.values()]
+    want(importance, dict, where, error)
+    flat = [v for v in importance.values() if not isinstance(v, dict)]
+    nested = [x for v in importance.values() if isinstance(v, dict) for x in v.values()]
     if flat and nested:
         raise error(f"{where}: numbers by parameter, or by objective and parameter; not both.")
     for value in (*flat, *nested):
@@ -85,10 +85,10 @@ def field(record: Mapping[str, Any], key: str, kind: Any, where: str, error: Any
 
 
 def want(value: Any, kind: Any, where: str, error: type[ChopError]) -> None:
-    """Raise `error` if `value` is not of `kind`; true, false and huge integers are no numbers."""
+    """Raise `error` if `value` is not of `kind`; booleans and huge integers are no numbers."""
     is_flag = isinstance(value, bool) and kind in (int, NUMBER)
     is_huge = isinstance(value, int) and value.bit_length() > BITS
     if is_flag or is_huge or not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        wanted = " or ".join(k.__name__ for k in kinds)
-        raise error(f"{where}: expected {wanted}, got {shown(value)}.")
+        expected = " or ".join(k.__name__ for k in kinds)
+        raise error(f"{where}: expected {expected}, got {shown(value)}.")

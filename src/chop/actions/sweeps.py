@@ -1,6 +1,6 @@
-"""The sweeps: what each varies, and how a point of it changes a graph.
+"""Sweeps: the quantity that each varies, and the change of a graph at a point.
 
-To add one: a function that changes a graph as a point says, under `@declare_sweep`.
+To add one, put a function that changes a graph for a point under `@declare_sweep`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.fixed_point import fitted_fixed_point, observe_ranges, uniform_fixed_point
-from chop.actions.model_under_study import Subject
 from chop.actions.records import MeasurementRecord
 from chop.actions.resumable import Point, SweepProgress, log_progress, run_sweep
+from chop.actions.study_subject import Subject
 from chop.arguments import MANY, NEW_FOLDER, NONE, an, takes
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
@@ -27,9 +27,9 @@ from chop.passes import (
 from chop.registry import Registry
 
 BEFORE, AFTER = "before", "after"
-"""Fields of a record: the accuracy once compressed, and once trained after that."""
+"""Fields of a record: accuracy after compression, and after training that follows."""
 BASELINE = "baseline"
-"""Field of a record: the accuracy of the model that the sweep starts from."""
+"""Field of a record: accuracy of the original model."""
 Change = Callable[[MaseGraph, Subject, Point], Mapping[str, Any]]
 
 
@@ -37,9 +37,9 @@ Change = Callable[[MaseGraph, Subject, Point], Mapping[str, Any]]
 class Sweep:
     """A family of measurements.
 
-    `axis` is the field on the x axis and `label` its name; `values` are the ones it takes;
-    `variants` are other fields that vary, a curve for each; `change` compresses a graph as a point
-    says and gives what is to be recorded of it.
+    `axis`: field on the x axis; `label`: its title; `values`: its default values; `variants`: other
+    fields that vary, one curve each; `change`: compresses a graph for a point and returns fields
+    for the record.
     """
 
     name: str
@@ -49,17 +49,13 @@ class Sweep:
     variants: Mapping[str, Sequence[Any]]
     change: Change
 
-    @property
-    def takes_whole_numbers(self) -> bool:
-        """Whether its values are counts."""
-        return all(isinstance(value, int) for value in self.values)
-
     def points(self, seeds: Sequence[int], values: Sequence[float] | None = None) -> list[Point]:
-        """Every combination of seed, variant and value."""
+        """Return every combination of seed, variant and value."""
         chosen = self.values if values is None else values
-        if self.takes_whole_numbers and any(value % 1 for value in chosen):
-            given = ", ".join(f"{value:g}" for value in chosen)
-            raise ConfigError(f"sweep.values: {self.name} takes whole numbers, got {given}.")
+        is_count = all(isinstance(value, int) for value in self.values)
+        if is_count and any(value % 1 for value in chosen):
+            listed = ", ".join(f"{value:g}" for value in chosen)
+            raise ConfigError(f"sweep.values: {self.name} takes whole numbers, got {listed}.")
         axes = {**self.variants, "seed": seeds, self.axis: chosen}
         combined = itertools.product(*axes.values())
         return [{"sweep": self.name, **dict(zip(axes, each, strict=True))} for each in combined]
@@ -76,7 +72,7 @@ def declare_sweep(
     values: Sequence[float],
     variants: Mapping[str, Sequence[Any]] | None = None,
 ) -> Callable[[Change], Change]:
-    """Register a function that changes a graph as the sweep `name`; the rest is as in `Sweep`."""
+    """Register a function that changes a graph as the sweep `name`; see `Sweep`."""
 
     def add(change: Change) -> Change:
         SWEEPS.register(name, Sweep(name, axis, label, values, variants or {}, change))
@@ -86,12 +82,12 @@ def declare_sweep(
 
 
 def measure(subject: Subject, point: Point) -> dict[str, Any]:
-    """What the sweep that `point` is of measures there."""
+    """Measure the sweep of `point` at `point`."""
     return measure_change(subject, point, SWEEPS[point["sweep"]].change)
 
 
 def measure_change(subject: Subject, point: Point, change: Change) -> dict[str, Any]:
-    """Accuracy of a graph after `change`, before and after it is trained again."""
+    """Return the accuracy of a graph after `change`, before and after training."""
     graph = subject.graph(point["seed"])
     info = change(graph, subject, point)
     before = subject.evaluate(graph)
@@ -108,9 +104,9 @@ def sweep(
     values: Sequence[float] | None = None,
     on_progress: Callable[[SweepProgress], None] = log_progress,
 ) -> list[MeasurementRecord]:
-    """Run the sweep `name`; records and table go to `<directory>/<name>.jsonl` and `.csv`.
+    """Run the sweep `name`; write records and table to `<directory>/<name>.jsonl` and `.csv`.
 
-    Records that are there are not measured again. `chop.report.draw_sweep` draws them.
+    Existing records are not measured again. `chop.report.draw_sweep` draws them.
     """
     points = SWEEPS[name].points(seeds, values)
     baseline = functools.cache(lambda seed: subject.evaluate(subject.graph(seed)))
@@ -120,9 +116,6 @@ def sweep(
         return {**measure(subject, point), BASELINE: baseline(point["seed"])}
 
     return run_sweep(points, measured, path, on_progress)
-
-
-# -- what a point does to a graph ---------------------------------------------------------------
 
 
 @declare_sweep(
@@ -143,9 +136,9 @@ def _quantize_width(graph: MaseGraph, subject: Subject, point: Point) -> Mapping
 
 
 FRACTION_BITS = 4
-"""Held while integer bits vary."""
+"""Fractional bits while integer bits vary."""
 INTEGER_BITS = 5
-"""Held while fraction bits vary; the sign is one of them."""
+"""Integer bits, with the sign, while fractional bits vary."""
 
 
 @declare_sweep("integer_bits", "integer_bits", "integer bits, sign included", tuple(range(1, 11)))

@@ -1,4 +1,4 @@
-"""Fine-tune and evaluate a model: `get_trainer`."""
+"""Training and evaluation of a model: `get_trainer`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import TrainingArguments
 
-from chop.actions.batch_columns import LABELS, Collate, match_columns
+from chop.actions.batch_columns import LABELS, Collate, column_names, match_columns
 from chop.actions.metrics import compute_metrics
 from chop.actions.trainer import GraphTrainer
 from chop.arguments import MAPPING, NEW_FOLDER, an, takes
@@ -24,12 +24,13 @@ from chop.ir.graph import MaseGraph
 F = TypeVar("F", bound=Callable[..., Any])
 MODEL = an(nn.Module, "a torch.nn.Module")
 EVALUATED = ("test", "validation")
-"""The split to evaluate on: the first of these that is there."""
+"""Splits for evaluation; the first that exists is used."""
 SAVE_STEPS = 200
+"""Default number of steps between checkpoints."""
 
 
 def _takes_old_place(function: F) -> F:
-    """Read a path in the fifth place as `output_dir`, as programs for DeepWok/mase give it."""
+    """Accept `output_dir` as the fifth positional argument, as in programs for DeepWok/mase."""
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -54,27 +55,30 @@ def get_trainer(
     resume: bool = False,
     **training_arguments: Any,
 ) -> GraphTrainer:
-    """A trainer for a MaseGraph's model or any module: `.train()`, `.evaluate()`.
+    """Return a trainer for a MaseGraph's model or any module: `.train()`, `.evaluate()`.
 
-    `evaluate_metric` is one of `chop.actions.METRICS`; `.evaluate()` gives it as "eval_<name>".
-    `training_arguments` are those of transformers' TrainingArguments: `learning_rate`,
+    `evaluate_metric`: one of `chop.actions.METRICS`; `.evaluate()` returns it as "eval_<name>".
+    `training_arguments`: those of transformers' TrainingArguments, as `learning_rate`,
     `per_device_train_batch_size`, `gradient_accumulation_steps`, `bf16`, `save_steps` …
 
-    The same seed gives the same result on a CPU. Nothing is written unless `resume` is true: then
-    checkpoints go to `output_dir`, and after a kill at any moment the same program goes on from
-    the last complete one and reaches the result it would have reached. (A path as the
-    fifth positional argument is the `output_dir`, as in programs for DeepWok/mase.)
+    The same seed gives the same result on a CPU. With `resume`, checkpoints go to `output_dir`, and
+    after a kill the same program resumes from the last complete one and reaches the same result;
+    otherwise nothing is written. (A path as the fifth positional argument is the `output_dir`, as
+    in programs for DeepWok/mase.)
 
         trainer = get_trainer(mg.model, dataset, tokenizer, evaluate_metric="accuracy")
         trainer.train()
         trainer.evaluate()["eval_accuracy"]
     """
-    _check_installed()
+    if importlib.util.find_spec("accelerate") is None:
+        raise MissingDependencyError(
+            "get_trainer: accelerate is not installed. Install it: pip install 'masegraph[train]'."
+        )
     if isinstance(model, MaseGraph):
         model = model.model
     train, test = _splits(tokenized_dataset)
     metrics = compute_metrics(evaluate_metric)
-    columns = match_columns(model, _column_names(train))
+    columns = match_columns(model, column_names(train))
     settings = {"num_train_epochs": num_train_epochs, "seed": seed, **training_arguments}
     return GraphTrainer(
         model=model,
@@ -89,13 +93,6 @@ def get_trainer(
     )
 
 
-def _check_installed() -> None:
-    if importlib.util.find_spec("accelerate") is None:
-        raise MissingDependencyError(
-            "get_trainer: accelerate is not installed. Install it: pip install 'masegraph[train]'."
-        )
-
-
 def _splits(dataset: Mapping[str, Any]) -> tuple[Any, Any]:
     test = next((name for name in EVALUATED if name in dataset), None)
     if "train" not in dataset or test is None:
@@ -106,18 +103,14 @@ def _splits(dataset: Mapping[str, Any]) -> tuple[Any, Any]:
     return dataset["train"], dataset[test]
 
 
-def _column_names(split: Any) -> list[str]:
-    return list(split.column_names) if hasattr(split, "column_names") else list(split[0])
-
-
 def _only(split: Any, columns: Mapping[str, str]) -> Any:
-    """Without the columns that are not needed, where reading them costs: text, say."""
+    """Drop unused columns, if the dataset supports it: reading text is slow."""
     return split.select_columns(list(columns)) if hasattr(split, "select_columns") else split
 
 
 DEFAULTS: dict[str, Any] = {
     "report_to": "none",
-    "remove_unused_columns": False,  # `Collate` picks the columns, by the same rule for every kind
+    "remove_unused_columns": False,  # `Collate` selects the columns
     "label_names": [LABELS],
     "logging_strategy": "epoch",
 }
@@ -136,12 +129,12 @@ def _arguments(
     _check_numbers(chosen)
     try:
         return TrainingArguments(output_dir=str(output_dir), **chosen)
-    except (TypeError, ValueError) as error:  # a name or a value; the message says which
+    except (TypeError, ValueError) as error:  # an unknown name or a wrong value
         raise ConfigError(f"get_trainer: {error}") from error
 
 
 def check_training_arguments(settings: Mapping[str, Any]) -> None:
-    """Raise where `settings` are no arguments of transformers' TrainingArguments."""
+    """Raise if `settings` are not arguments of transformers' TrainingArguments."""
     if settings:
         _arguments(settings, "unused", resume=False)
 
@@ -153,11 +146,11 @@ LEAST = {
     "per_device_train_batch_size": 1,
     "per_device_eval_batch_size": 1,
 }
-"""Settings -> the least they may be."""
+"""Settings -> smallest allowed value."""
 
 
 def _check_numbers(settings: Mapping[str, Any]) -> None:
-    """What transformers would find out in the midst of a training."""
+    """Raise for numbers that transformers would reject during training."""
     for field in dataclasses.fields(TrainingArguments):
         value = settings.get(field.name, 0)
         is_number = type(field.default) in (int, float)
@@ -170,16 +163,13 @@ def _check_numbers(settings: Mapping[str, Any]) -> None:
 
 
 PLACES = ("save_steps", "save_strategy", "save_total_limit", "logging_steps", "disable_tqdm")
-"""Settings that do not change the result, so that a run may be resumed with others."""
+"""Settings without an effect on the result; a resumed run may change them."""
 
 
 def _facts(settings: Mapping[str, Any], model: nn.Module, train: Any) -> dict[str, Any]:
-    """What must be equal for a checkpoint to be of this run."""
-    chosen = {k: v for k, v in settings.items() if k not in PLACES and _is_plain(v)}
+    """Return the facts that a checkpoint of this run must share."""
+    plain = bool | int | float | str | None
+    chosen = {k: v for k, v in settings.items() if k not in PLACES and isinstance(v, plain)}
     tensors = model.state_dict().values()
     elements = sum(value.numel() for value in tensors)
     return {**chosen, "rows": len(train), "tensors": len(tensors), "elements": elements}
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)

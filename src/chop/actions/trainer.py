@@ -1,4 +1,4 @@
-"""transformers' Trainer, for graphs and plain modules, with checkpoints that survive a kill."""
+"""Trainer of transformers for graphs and plain modules, with checkpoints that survive a kill."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from chop.errors import CheckpointError, DataError, TrainingError
 from chop.files import read_json, write_whole
 
 COMPLETE = "complete.json"
-"""Written last into a checkpoint: without it, the checkpoint was cut short."""
+"""Last file of a checkpoint; a checkpoint without it is incomplete."""
 PREFIX = "checkpoint-"
 FILES = "files"
-"""In that file: the names and sizes of the others."""
+"""Key of that file: names and sizes of the other files."""
 LOSS_SUM = "loss_sum"
-"""In that file: the sum of the losses of all steps so far."""
+"""Key of that file: sum of the losses of all steps so far."""
 
 
 class GraphTrainer(Trainer):
-    """A Trainer for `mg.model` or any module, whose checkpoints are complete or not used.
+    """A Trainer for `mg.model` or any module, which uses complete checkpoints only.
 
-    A model that does not take labels gets its loss here: cross-entropy for classes, mean squared
-    error for numbers. `resume` makes `train()` go on from the last complete checkpoint in the
-    output folder, if there is one; `facts` describe the run, and a checkpoint of a run with other
-    facts is an error.
+    The loss of a model without labels is computed here: cross-entropy for classes, mean squared
+    error for numbers. `resume`: `train()` resumes from the last complete checkpoint in the output
+    folder, if there is one. `facts`: facts about the run; a checkpoint with other facts is an
+    error.
     """
 
     def __init__(
@@ -47,21 +47,21 @@ class GraphTrainer(Trainer):
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Train as Trainer does; True asks for the last complete checkpoint, which must exist."""
+        """Train as Trainer does; True resumes from a complete checkpoint, which must exist."""
         if resume_from_checkpoint is True or (resume_from_checkpoint is None and self.resume):
-            found = last_complete(self.folder, self.facts)
-            if found is None and resume_from_checkpoint is True:
+            last = last_complete(self.folder, self.facts)
+            if last is None and resume_from_checkpoint is True:
                 raise CheckpointError(f"{self.folder}: no complete checkpoint to resume from.")
-            resume_from_checkpoint = None if found is None else str(found)
+            resume_from_checkpoint = None if last is None else str(last)
         self._loss_sum = torch.tensor(_stored_loss(resume_from_checkpoint), dtype=torch.float64)
-        told = super().train(resume_from_checkpoint, *args, **kwargs)
+        output = super().train(resume_from_checkpoint, *args, **kwargs)
         self._check_finite()
-        # Trainer divides the loss of the steps since the resume by the number of all steps.
-        loss = float(self._loss_sum) / max(told.global_step, 1)
-        return told._replace(training_loss=loss, metrics={**told.metrics, "train_loss": loss})
+        # Trainer divides the loss of the steps since the resume by the number of all steps
+        loss = float(self._loss_sum) / max(output.global_step, 1)
+        return output._replace(training_loss=loss, metrics={**output.metrics, "train_loss": loss})
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """One step as Trainer does it; its loss is added up."""
+        """Run one step as Trainer does, and add up its loss."""
         loss: Tensor = super().training_step(*args, **kwargs)
         self._loss_sum = self._loss_sum.to(loss.device) + loss.detach().double()
         return loss
@@ -81,18 +81,18 @@ class GraphTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The model's own loss where it takes labels, else ours on its scores."""
+        """Return the loss of a model with labels, or the loss of its scores."""
         if self.has_own_loss:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        given = {name: value for name, value in inputs.items() if name != LABELS}
-        scores = scores_of(model(**given))
+        features = {name: value for name, value in inputs.items() if name != LABELS}
+        scores = scores_of(model(**features))
         loss = loss_of(scores, inputs[LABELS])
         return (loss, {"loss": loss, "logits": scores}) if return_outputs else loss
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         model = self.model
         if state_dict is None and model is not None and not isinstance(model, PreTrainedModel):
-            # safetensors refuses tensors that share memory: tied weights are written each
+            # safetensors rejects tensors that share memory: copy tied weights
             stored = model.state_dict().items()
             state_dict = {name: value.detach().clone().contiguous() for name, value in stored}
         super()._save(output_dir, state_dict)
@@ -102,39 +102,33 @@ class GraphTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
             checkpoint = self.folder / f"{PREFIX}{self.state.global_step}"
-            told = {
+            note = {
                 **self.facts,
                 LOSS_SUM: float(self._loss_sum),
                 FILES: {p.name: p.stat().st_size for p in checkpoint.iterdir() if p.is_file()},
             }
-            write_whole(checkpoint / COMPLETE, json.dumps(told, sort_keys=True))
+            write_whole(checkpoint / COMPLETE, json.dumps(note, sort_keys=True))
 
 
 def scores_of(output: Any) -> Tensor:
-    """The scores in what a model returned: a tensor, the logits, or the first of several."""
+    """Return the scores of a model's output: a tensor, the logits, or the first of several."""
     if isinstance(output, Mapping):
         output = output["logits"] if "logits" in output else next(iter(output.values()))
     scores: Tensor = output[0] if isinstance(output, tuple | list) else output
     return scores
 
 
-def _class_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(scores.reshape(-1, scores.shape[-1]), labels.reshape(-1))
-
-
-def _number_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    return F.mse_loss(scores.reshape(labels.shape), labels)
-
-
 LOSSES: dict[torch.dtype, Callable[[Tensor, Tensor], Tensor]] = {
-    torch.int64: _class_loss,
-    torch.float32: _number_loss,
+    torch.int64: lambda scores, labels: F.cross_entropy(
+        scores.reshape(-1, scores.shape[-1]), labels.reshape(-1)
+    ),
+    torch.float32: lambda scores, labels: F.mse_loss(scores.reshape(labels.shape), labels),
 }
-"""Loss by the type of the labels: integers are classes, floats are numbers to predict."""
+"""Type of labels -> loss: integers are classes, floats are numbers."""
 
 
 def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
-    """The loss of `scores` against `labels`."""
+    """Return the loss of `scores` for `labels`."""
     if labels.dtype not in LOSSES:
         kinds = ", ".join(str(kind) for kind in LOSSES)
         raise DataError(f"labels are {labels.dtype}; a loss is known for {kinds}.")
@@ -142,18 +136,18 @@ def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def last_complete(folder: str | Path, facts: Mapping[str, Any]) -> Path | None:
-    """The newest checkpoint in `folder` that was written to its end, None where there is none."""
-    noted = [path.parent for path in Path(folder).glob(f"{PREFIX}*/{COMPLETE}")]
-    found = [checkpoint for checkpoint in noted if _is_whole(checkpoint)]
-    if not found:
+    """Return the newest complete checkpoint in `folder`, or None."""
+    paths = [path.parent for path in Path(folder).glob(f"{PREFIX}*/{COMPLETE}")]
+    whole = [checkpoint for checkpoint in paths if _is_whole(checkpoint)]
+    if not whole:
         return None
-    newest = max(found, key=lambda path: int(path.name.removeprefix(PREFIX)))
+    newest = max(whole, key=lambda path: int(path.name.removeprefix(PREFIX)))
     _check_facts(newest, facts)
     return newest
 
 
 def _is_whole(checkpoint: Path) -> bool:
-    """Whether the files that its note lists are there: a kill may have cut its removal short."""
+    """Return True if all listed files are present: a kill may have interrupted the removal."""
     stored = read_json(checkpoint / COMPLETE, CheckpointError)
     listed = stored.get(FILES, {}) if isinstance(stored, dict) else {}
     if not isinstance(listed, dict):
@@ -163,7 +157,7 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def _stored_loss(checkpoint: str | bool | None) -> float:
-    """The sum of losses in a checkpoint; 0 at the start of a run."""
+    """Return the sum of losses in a checkpoint, 0 without one."""
     if not isinstance(checkpoint, str) or not Path(checkpoint, COMPLETE).is_file():
         return 0.0
     stored = read_json(Path(checkpoint, COMPLETE), CheckpointError)

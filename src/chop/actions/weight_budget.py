@@ -1,4 +1,4 @@
-"""Bits per weight over a whole model, of which some layers take widths and the rest stays float."""
+"""Budget of bits per weight over a whole model, of which some layers stay float."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Table = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class WeightBudget:
-    """The weights of a model, by what can be chosen for them.
+    """Sizes of the weights of a model.
 
-    `total`: elements of all weights, which are the parameters of two dimensions or more.
-    `covered`: elements whose width can be chosen. `rest_bits`: bits that the others take together.
-    `least_bits`: bits that the covered ones take in the narrowest formats together. `ties`: node
-    of each layer -> the node of the first layer with the same weight: both get one format.
+    `total`: elements of all weights, which are the parameters with two or more dimensions.
+    `covered`: elements whose width can be chosen. `rest_bits`: bits of all others. `least_bits`:
+    bits of the covered ones in their narrowest formats. `ties`: node of a layer -> node of the
+    first layer with the same weight; both have one format.
     """
 
     total: int
@@ -38,7 +38,7 @@ class WeightBudget:
 
     @staticmethod
     def of(graph: MaseGraph, formats: Mapping[str, Mapping[str, Any]]) -> WeightBudget:
-        """Return the budget of `graph`, where a layer takes one of `formats`."""
+        """Return the budget of `graph` for layers in one of `formats`."""
         first: dict[int, str] = {}
         ties: dict[str, str] = {}
         least = 0.0
@@ -66,15 +66,15 @@ class WeightBudget:
             )
 
     def chosen_bits(self, bits: float) -> float:
-        """Return the bits per covered weight that make `bits` over all weights."""
+        """Return the bits per covered weight for `bits` per weight of the model."""
         return (bits * self.total - self.rest_bits) / self.covered
 
     def overall_bits(self, chosen: float) -> float:
-        """Return the bits per weight over all weights where covered ones take `chosen`."""
+        """Return the bits per weight of the model for `chosen` bits per covered weight."""
         return (chosen * self.covered + self.rest_bits) / self.total
 
     def merged(self, table: Table) -> list[dict[str, Any]]:
-        """Return a table of sensitivities in which layers with one weight are one layer."""
+        """Return a table of sensitivities with one row for layers that share a weight."""
         rows: dict[tuple[str, str], dict[str, Any]] = {}
         for row in table:
             key = (self.ties[row["node"]], row["format"])
@@ -86,5 +86,5 @@ class WeightBudget:
         return list(rows.values())
 
     def spread(self, assignment: Mapping[str, str]) -> dict[str, str]:
-        """Return the format of every layer, those with a weight in common alike."""
+        """Return the format of every layer; layers that share a weight share the format."""
         return {node: assignment[first] for node, first in self.ties.items()}

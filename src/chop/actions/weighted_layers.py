@@ -1,4 +1,4 @@
-"""The layers of a graph that hold most of its numbers, and which of them are still floats."""
+"""Layers with weights, and those of them that are still floats."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from chop.nn.quantized.convert import float_class_of, own_class
 from chop.passes.rewrite.node_formats import node_quantizers
 
 NO_LAYER = "parameters of no layer"
-"""Those that the graph reads by themselves, such as the factors of a norm that is written out."""
+"""Name for parameters that the graph reads directly, such as the factors of an inlined norm."""
 
 
 def weighted_ops(graph: MaseGraph) -> tuple[str, ...]:
-    """The ops of `graph` that multiply by weights or look them up, and that formats exist for."""
-    found = []
-    for node in _layers(graph):
+    """Return the ops of `graph` that multiply by weights or look them up, and have formats."""
+    ops = []
+    for node in (node for node in graph.nodes if node.op == "call_module"):
         op = find_op(node, graph.custom_ops)
         if op is not None and is_weighted(op) and float_class_of(node_module(node)) is not None:
-            found.append(op.name)
-    if not found:
+            ops.append(op.name)
+    if not ops:
         kind = type(graph.model).__name__
         raise ConfigError(
             f"{kind} has no layer with weights to quantise (linear, conv2d, embedding …). Name the "
             "ops to quantise: --type relu, or --ops in a search."
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(ops))
 
 
 def is_weighted(op: Op) -> bool:
-    """Whether an op's parameters are a matrix or a table; those of a norm are neither."""
+    """Return True if the parameters of an op are a matrix or a table."""
     return bool(op.parameters) and (op.macs is not None or op.reads_rows)
 
 
 def left_in_float(graph: MaseGraph) -> list[dict[str, Any]]:
-    """Op by op, the layers with parameters that no number format was put on, the largest first.
+    """Return, by op, the layers with parameters that have no number format, the largest first.
 
-    `share` is of the parameters of the model.
+    `share`: share of the parameters of the model.
     """
     total = sum(p.numel() for p in graph.model.parameters()) or 1
     rows: dict[str, dict[str, Any]] = {}
-    seen: set[int] = set()
+    counted: set[int] = set()
     for node in graph.nodes:
-        own = [p for p in _parameters(graph, node) if id(p) not in seen]
-        seen |= {id(p) for p in own}
+        own = [p for p in _parameters(graph, node) if id(p) not in counted]
+        counted |= {id(p) for p in own}
         if not own or _has_format(node):
             continue
         op = find_op(node, graph.custom_ops)
@@ -58,25 +58,21 @@ def left_in_float(graph: MaseGraph) -> list[dict[str, Any]]:
         row = rows.setdefault(name, {"op": name, "layers": 0, "parameters": 0})
         row["layers"] += 1
         row["parameters"] += sum(p.numel() for p in own)
-    found = sorted(rows.values(), key=lambda row: -row["parameters"])
-    return [{**row, "share": row["parameters"] / total} for row in found]
+    ordered = sorted(rows.values(), key=lambda row: -row["parameters"])
+    return [{**row, "share": row["parameters"] / total} for row in ordered]
 
 
 def _parameters(graph: MaseGraph, node: fx.Node) -> list[nn.Parameter]:
-    """The parameters of the layer that a node calls, or the one that it reads."""
+    """Return the parameters of the layer that a node calls, or the one that it reads."""
     if node.op == "call_module":
         return list(node_module(node).parameters())
     if node.op != "get_attr":
         return []
     owner, _, name = str(node.target).rpartition(".")
-    found = getattr(graph.model.get_submodule(owner), name, None)
-    return [found] if isinstance(found, nn.Parameter) else []
-
-
-def _layers(graph: MaseGraph) -> list[fx.Node]:
-    return [node for node in graph.nodes if node.op == "call_module"]
+    value = getattr(graph.model.get_submodule(owner), name, None)
+    return [value] if isinstance(value, nn.Parameter) else []
 
 
 def _has_format(node: fx.Node) -> bool:
-    found = node_quantizers(node) or {}
-    return any(not quantizer.is_bypass for quantizer in found.values())
+    quantizers = node_quantizers(node) or {}
+    return any(not quantizer.is_bypass for quantizer in quantizers.values())

@@ -1,4 +1,4 @@
-"""What a command says: results on stdout, progress on stderr, one JSON document where asked."""
+"""Output of a command: results on stdout, progress on stderr, or one JSON document."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tqdm import tqdm
 from chop.printable import printable
 
 SECONDS_BETWEEN_LINES = 10.0
-"""How often progress is told where there is no terminal to draw a bar on."""
+"""Time between lines of progress if there is no terminal for a bar."""
 
 
 def write_line(stream: TextIO, text: str, end: str = "\n") -> None:
-    """Print `text` with control characters as escapes: no name from a file reaches the terminal."""
+    """Print `text` with control characters as escapes, so that names cannot control terminals."""
     print(printable(text), end=end, file=stream, flush=True)
 
 
 class ProgressDisplay:
-    """Steps done of a total: a bar on a terminal, elsewhere a line now and then."""
+    """Progress: a bar on a terminal, elsewhere a line from time to time."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ProgressDisplay:
         self.stream, self.text, self.total, self.quiet = stream, text, total, quiet
         self.log = log
         self.done, self.started = 0.0, time.monotonic()
-        self.told = self.started
+        self.printed = self.started
         self.bar = None
         if not quiet and stream.isatty():
             self.bar = tqdm(
@@ -46,20 +46,20 @@ class ProgressDisplay:
         self._line(f"{text} …")
 
     def expect(self, total: float) -> None:
-        """Say how many steps there are, where that is known late."""
+        """Set the total number of steps, if it is known late."""
         self.total = total
         if self.bar is not None:
             self.bar.total = total
 
     def to(self, done: float, note: str = "") -> None:
-        """Say that `done` steps are done."""
+        """Show that `done` steps are done."""
         if self.bar is not None:
             self.bar.set_postfix_str(printable(note), refresh=False)
             self.bar.update(done - self.done)
         self.done = done
         now = time.monotonic()
-        if now - self.told >= SECONDS_BETWEEN_LINES:
-            self.told = now
+        if now - self.printed >= SECONDS_BETWEEN_LINES:
+            self.printed = now
             of = f" of {self.total:g}" if self.total else ""
             self._line(f"{self.text}: {done:g}{of}{', ' if note else ''}{note}")
 
@@ -82,46 +82,46 @@ class ProgressDisplay:
 
 @dataclass(frozen=True)
 class Console:
-    """Where a command's words go. With `is_json` the document says all; tables are left out."""
+    """Destination of a command's output. With `is_json` only the document is printed."""
 
     is_json: bool = False
     is_quiet: bool = False
     out: TextIO = field(default_factory=lambda: sys.stdout)
     err: TextIO = field(default_factory=lambda: sys.stderr)
     log: TextIO | None = None
-    """Gets a copy of all that is said."""
+    """Receives a copy of all output."""
 
     def say(self, text: str = "") -> None:
-        """A line of the result, for people."""
+        """Print a line of the result."""
         if not self.is_json:
             write_line(self.out, text)
-        self._note_down(text)
+        self._log(text)
 
-    def _note_down(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         if self.log is not None:
             write_line(self.log, text)
 
     def table(self, rows: Sequence[Mapping[str, Any]], **style: Any) -> None:
-        """Records as a table, for people."""
+        """Print records as a table."""
         if rows:
             self.say(tabulate(rows, headers="keys", **style))
 
     def note(self, text: str) -> None:
-        """Something to know that is no result, on stderr."""
+        """Print a remark on stderr."""
         if not self.is_quiet:
             write_line(self.err, text)
-        self._note_down(text)
+        self._log(text)
 
     def progress(self, text: str, total: float | None = None) -> ProgressDisplay:
-        """Long work: `with console.progress("train", steps) as progress: progress.to(3)`."""
+        """Show long work: `with console.progress("train", steps) as progress: progress.to(3)`."""
         return ProgressDisplay(self.err, text, total, self.is_quiet, self.log)
 
     def document(self, content: Mapping[str, Any]) -> None:
-        """The one JSON document on stdout."""
+        """Print the JSON document on stdout."""
         write_line(self.out, json.dumps(content, indent=1, default=_plain))
 
     def fail(self, text: str) -> None:
-        """Why the command ends."""
+        """Print the reason why the command ends."""
         write_line(self.err, f"mase: {text}")
 
 

@@ -1,4 +1,4 @@
-"""The dataset a command line speaks of."""
+"""The dataset of a configuration."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from chop.actions.batch_columns import LABELS, Collate, match_columns
+from chop.actions.batch_columns import LABELS, Collate, column_names, match_columns
 from chop.actions.language import LANGUAGE_METRICS
-from chop.cli.configs import DataOptions, ModelOptions
 from chop.cli.failures import UsageError
+from chop.cli.places import thing_of
+from chop.cli.shared_options import DataOptions, ModelOptions
 from chop.dataset import DATASETS, get_dataset, get_tokenized_dataset
 from chop.dataset.row_selection import draw_rows, hold_out
 from chop.dataset.running_text import load_running_text
@@ -19,45 +20,39 @@ from chop.dataset.token_streams import is_token_stream, load_token_streams
 from chop.dataset.tokenized import load_tokenizer
 
 SPLITS = {"train": "train_rows", "test": "test_rows", "validation": "test_rows"}
-"""Split -> the option that limits its rows."""
+"""Split -> option that limits its rows."""
 TRAIN, TEST, VALIDATION = SPLITS
 LONGEST = 512
-"""Tokens of a row where nothing says how many."""
+"""Default number of tokens per row."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """Splits of rows, and the tokenizer that pads them where they are text."""
+    """Splits of rows, and the tokenizer that pads rows of text."""
 
     splits: Mapping[str, Any]
     tokenizer: Any = None
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
-        train = self.splits[TRAIN]
-        return list(train.column_names) if hasattr(train, "column_names") else list(train[0])
+        """Names of the columns."""
+        return column_names(self.splits[TRAIN])
 
     @property
     def test(self) -> Any:
-        """The rows to measure on."""
+        """Rows for evaluation."""
         return self.splits[TEST] if TEST in self.splits else self.splits[VALIDATION]
 
     def few(self, rows: int = 2) -> Data:
-        """Return the same data with only the first test rows, to try whether a measure works."""
-        indices = range(min(rows, len(self.test)))
-        some = (
-            self.test.select(indices)
-            if hasattr(self.test, "select")
-            else [self.test[i] for i in indices]
-        )
+        """Return the same data with only the first test rows, to check that evaluation works."""
+        indices, test = range(min(rows, len(self.test))), self.test
+        some = test.select(indices) if hasattr(test, "select") else [test[i] for i in indices]
         return Data({**self.splits, TEST: some}, self.tokenizer)
 
     def for_choosing(self) -> Data:
-        """The same data with the validation rows in the place of the test rows.
+        """Return the data with the validation rows as test rows, to choose among models.
 
-        What compares models to choose among them measures on these; the test rows are for the one
-        that was chosen.
+        The real test rows are for the model that was chosen.
         """
         if VALIDATION not in self.splits:
             raise UsageError(
@@ -67,31 +62,34 @@ class Data:
         return Data({TRAIN: self.splits[TRAIN], TEST: self.splits[VALIDATION]}, self.tokenizer)
 
     def batches(self, model: nn.Module, rows: int, most: int) -> list[dict[str, Any]]:
-        """A few training rows as arguments of `model`, labels included."""
-        collate = Collate(match_columns(model, self.columns), self.tokenizer)
-        train = self.splits["train"]
+        """Return training rows as arguments of `model`, in batches, labels included."""
+        collate, train = self._collate(model), self.splits[TRAIN]
         starts = range(0, min(rows * most, len(train)), rows)
         return [collate([train[i] for i in range(s, min(s + rows, len(train)))]) for s in starts]
 
     def test_rows(self, model: nn.Module, most: int) -> dict[str, Any]:
-        """The first test rows as arguments of `model`, without labels."""
-        collate = Collate(match_columns(model, self.columns), self.tokenizer)
-        batch = collate([self.test[i] for i in range(min(most, len(self.test)))])
+        """Return the first test rows as arguments of `model`, without labels."""
+        batch = self._collate(model)([self.test[i] for i in range(min(most, len(self.test)))])
         return {name: value for name, value in batch.items() if name != LABELS}
 
+    def _collate(self, model: nn.Module) -> Collate:
+        return Collate(match_columns(model, self.columns), self.tokenizer)
+
     def example(self, model: nn.Module, rows: int = 2) -> dict[str, Any]:
-        """A few rows as arguments of `model`, without labels."""
+        """Return a few training rows as arguments of `model`, without labels."""
         return {k: v for k, v in self.batches(model, rows, 1)[0].items() if k != LABELS}
 
 
 def load_data(options: DataOptions, model_place: str | None) -> Data | None:
-    """The dataset of `options`; None where it names none."""
+    """Return the dataset of `options`, or None."""
     if options.dataset is None:
         return None
 
     def choose(splits: Mapping[str, Any]) -> dict[str, Any]:
         return choose_rows(splits, options)
 
+    if thing_of(options.dataset) is not None:
+        return Data(choose(_checked_splits(thing_of(options.dataset))))
     if options.dataset in DATASETS:
         return Data(choose(get_dataset(options.dataset)))
     length = options.max_token_len or LONGEST
@@ -100,11 +98,9 @@ def load_data(options: DataOptions, model_place: str | None) -> Data | None:
     tokenizer_place = options.tokenizer or model_place
     is_trusted = isinstance(options, ModelOptions) and options.trust_remote_code
     if options.metric in LANGUAGE_METRICS:
-        tokenizer = (
-            None
-            if tokenizer_place is None
-            else load_tokenizer(tokenizer_place, trust_remote_code=is_trusted)
-        )
+        tokenizer = None
+        if tokenizer_place is not None:
+            tokenizer = load_tokenizer(tokenizer_place, trust_remote_code=is_trusted)
         return Data(choose(load_running_text(options.dataset, tokenizer, length)))
     if tokenizer_place is None:
         raise UsageError(
@@ -122,25 +118,38 @@ def load_data(options: DataOptions, model_place: str | None) -> Data | None:
     return Data(splits, tokenizer)
 
 
+def _checked_splits(splits: Any) -> Mapping[str, Any]:
+    is_whole = (
+        isinstance(splits, Mapping) and TRAIN in splits and splits.keys() & {TEST, VALIDATION}
+    )
+    if is_whole and all(hasattr(split, "select") for split in splits.values()):
+        return dict(splits)
+    names = ", ".join(map(str, splits)) if isinstance(splits, Mapping) else type(splits).__name__
+    raise UsageError(
+        f"dataset: got {names}; expected a name, a path, or a mapping with the splits '{TRAIN}' "
+        f"and '{TEST}', each a dataset with `select`."
+    )
+
+
 def require_data(options: DataOptions, model_place: str | None, purpose: str) -> Data:
-    """The dataset of `options`, which must name one."""
+    """Return the dataset of `options`, which must name one."""
     data = load_data(options, model_place)
     if data is None:
-        known = ", ".join(DATASETS)
-        raise UsageError(f"{purpose} needs --dataset: {known}, a hub name, a file or a folder.")
+        names = ", ".join(DATASETS)
+        raise UsageError(f"{purpose} needs --dataset: {names}, a hub name, a file or a folder.")
     return data
 
 
 def choose_rows(splits: Mapping[str, Any], options: DataOptions) -> dict[str, Any]:
-    """The splits with the rows that `options` ask for, and one to choose by.
+    """Return the splits with the rows that `options` select.
 
-    A dataset without a split for validation gives up a share of its training rows for it.
+    If there is no validation split, a share of the training rows becomes one.
     """
-    found = {name: splits[name] for name in SPLITS if name in splits}
-    if VALIDATION not in found and TEST in found and TRAIN in found and options.validation_share:
-        found[TRAIN], found[VALIDATION] = hold_out(found[TRAIN], options.validation_share)
-    limits = {name: getattr(options, SPLITS[name]) for name in found}
+    chosen = {name: splits[name] for name in SPLITS if name in splits}
+    if VALIDATION not in chosen and TEST in chosen and TRAIN in chosen and options.validation_share:
+        chosen[TRAIN], chosen[VALIDATION] = hold_out(chosen[TRAIN], options.validation_share)
+    limits = {name: getattr(options, SPLITS[name]) for name in chosen}
     return {
         name: split if limits[name] is None else draw_rows(split, limits[name], options.data_seed)
-        for name, split in found.items()
+        for name, split in chosen.items()
     }

@@ -1,4 +1,4 @@
-"""A model seen from outside: what can be told of it before its weights are read."""
+"""Facts about a model that are known before its weights are loaded."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers import PretrainedConfig
+
 from chop.actions.language import LANGUAGE_METRICS
 from chop.cli.checkpoints import checkpoint_path
-from chop.cli.configs import DataOptions, ModelOptions
+from chop.cli.places import thing_of
+from chop.cli.shared_options import DataOptions, ModelOptions
 from chop.dataset.running_text import is_language_data
 from chop.errors import HubError
 from chop.hub import locate
@@ -30,11 +33,11 @@ LABELS = "num_labels"
 
 @dataclass(frozen=True)
 class Glimpse:
-    """A model seen from outside, without its weights.
+    """Facts about a model, without its weights.
 
-    `task` is what it is for where something tells; `says` is what told it. `labels` is the number
-    of classes its head has, None where the head is yet to be made; `can_resize` whether it is made
-    with as many as asked for. `positions` is the longest row of tokens it takes.
+    `task`: its task, if known; `says`: the class or architecture that implies it. `labels`: classes
+    of its head, None if the head is new; `can_resize`: a new head may have any number. `positions`:
+    tokens of its longest row.
     """
 
     task: str | None = None
@@ -46,31 +49,39 @@ class Glimpse:
 
 
 def glimpse(options: ModelOptions) -> Glimpse:
-    """What can be told of the model of `options` before it is loaded."""
-    name = str(options.model)
+    """Return the facts about the model of `options` that are known before it is loaded."""
+    name, thing = str(options.model), thing_of(options.model)
+    if thing is not None:
+        model = getattr(thing, "model", thing)  # of a MaseGraph, or a module
+        config = getattr(model, "config", None)
+        settings = config.to_dict() if isinstance(config, PretrainedConfig) else {}
+        return _of_class(type(model).__name__, settings)
     if name in MODELS:
         labels = inspect.signature(MODELS[name]).parameters.get(LABELS)
-        found = OWN_TASKS.get(name, DEFAULT_TASK)
-        return Glimpse(found, labels=None if labels is None else labels.default, can_resize=True)
+        task = OWN_TASKS.get(name, DEFAULT_TASK)
+        return Glimpse(task, labels=None if labels is None else labels.default, can_resize=True)
     checkpoint = checkpoint_path(Path(name))
     if checkpoint is not None:
-        kind, config = outline(checkpoint)
-        return Glimpse(
-            task_of_class(kind),
-            kind,
-            _head_size(config) if config else None,
-            is_regression=config.get("problem_type") == "regression",
-            positions=_positions(config),
-        )
+        return _of_class(*outline(checkpoint))
     if ":" in name:
         return Glimpse()
     return _hugging_face(name, options)
 
 
+def _of_class(kind: str, config: Mapping[str, Any]) -> Glimpse:
+    return Glimpse(
+        task_of_class(kind),
+        kind,
+        _head_size(config) if config else None,
+        is_regression=config.get("problem_type") == "regression",
+        positions=_positions(config),
+    )
+
+
 def _hugging_face(name: str, options: ModelOptions) -> Glimpse:
     try:
         config = read_config(locate(name, "model"))
-    except HubError:  # the command says so
+    except HubError:  # the command reports it
         return Glimpse()
     own = own_task(config)
     task = options.task or own or likely_task(config, options)
@@ -86,8 +97,8 @@ def _hugging_face(name: str, options: ModelOptions) -> Glimpse:
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:
-    found = config.get("max_position_embeddings", config.get("n_positions"))
-    return found if isinstance(found, int) and found > 0 else None
+    size = config.get("max_position_embeddings", config.get("n_positions"))
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def _head_size(config: Mapping[str, Any]) -> int | None:
@@ -97,7 +108,7 @@ def _head_size(config: Mapping[str, Any]) -> int | None:
 
 
 def likely_task(config: Mapping[str, Any], options: ModelOptions) -> str:
-    """What a model without a head is for: text where the data is running text, else classes."""
+    """Return the task of a model without a head: causal-lm for running text, else classes."""
     possible = possible_tasks(config.get("model_type"))
     if wants_language(options) and PREDICTS_TEXT in possible:
         return PREDICTS_TEXT
@@ -105,14 +116,19 @@ def likely_task(config: Mapping[str, Any], options: ModelOptions) -> str:
 
 
 def wants_language(options: ModelOptions) -> bool:
-    """Whether the metric or the data is of language models; commands without them write text."""
+    """Return True if the metric or the data needs a language model, or there is neither."""
     if not isinstance(options, DataOptions):
         return True
     if options.metric is not None:
         return options.metric in LANGUAGE_METRICS
-    return options.dataset is not None and is_language_data(options.dataset)
+    return is_running_text(options.dataset)
 
 
-def known_task(options: ModelOptions) -> str:
-    """The task of a Hugging Face model: as asked for, as its config says, or the likeliest."""
+def is_running_text(dataset: str | None) -> bool:
+    """Return True if a dataset, by its name, is text without labels."""
+    return dataset is not None and thing_of(dataset) is None and is_language_data(dataset)
+
+
+def task_to_load(options: ModelOptions) -> str:
+    """Return the task of a Hugging Face model: of the options, its config, or the likeliest."""
     return options.task or glimpse(options).task or DEFAULT_TASK

@@ -1,4 +1,4 @@
-"""The design of a trial of `mase search --space hardware`, as it was scored."""
+"""Designs of the trials of `mase search --space hardware`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.cli.configs import SearchConfig
+from chop.cli.commands.search import SearchConfig
 from chop.cli.data import Data
 from chop.cli.failures import UsageError
-from chop.cli.model_under_study import ModelAndData, SubjectMaker, load_subject
 from chop.cli.settings import read_settings, read_table
+from chop.cli.subjects import ModelAndData, SubjectMaker, load_subject
 from chop.errors import ConfigError, HardwareError
 from chop.hw.lower.design_cache import attached_design
 from chop.hw.sim.emit import design_fingerprint
@@ -24,13 +24,13 @@ from chop.search.space import Space
 
 KIND = "hardware"
 MODES = {"compress": False, "compress->train": True}
-"""Modes of a search for hardware -> whether its trials train."""
+"""Modes of a search for hardware -> True if its trials train."""
 DEFAULT_COSTS = SearchConfig.__dataclass_fields__["costs"].default
 
 
 @dataclass(frozen=True)
 class TrialDesign:
-    """The model of a trial, annotated with its design, and what the trial told of it."""
+    """The model of a trial, annotated with its design, and the record of the trial."""
 
     graph: MaseGraph
     data: Data
@@ -44,19 +44,19 @@ class TrialDesign:
 
     @property
     def part(self) -> str:
-        """What it was scored for."""
+        """Part for which it was scored."""
         return str(self.trial["attributes"][HARDWARE]["part"])
 
     def in_words(self) -> str:
-        """Return the trial, what it is worth and how far predictions of such designs are off."""
-        told = ", ".join(f"{name} {value:.6g}" for name, value in self.trial["values"].items())
+        """Return the values of the trial, with the typical error of such predictions."""
+        values = ", ".join(f"{name} {value:.6g}" for name, value in self.trial["values"].items())
         errors = self.trial["attributes"][HARDWARE].get("predicted_errors", "")
-        of = f"predicted for {self.part}{'; ' if errors else ''}{errors}"
-        return f"trial {self.trial['number']}: {told} ({of})"
+        origin = f"predicted for {self.part}{'; ' if errors else ''}{errors}"
+        return f"trial {self.trial['number']}: {values} ({origin})"
 
 
 def make_evaluator(config: SearchConfig, loaded: ModelAndData, space: Space) -> HardwareEvaluator:
-    """The evaluation of a search for hardware."""
+    """Return the evaluation of a search for hardware."""
     if config.mode not in MODES:
         raise ConfigError(
             f"search.mode: '{config.mode}' has no meaning for the space hardware. "
@@ -68,14 +68,14 @@ def make_evaluator(config: SearchConfig, loaded: ModelAndData, space: Space) -> 
         costs=OBJECTIVES if config.costs == DEFAULT_COSTS else config.costs,
         objective=config.measure,
         train_after=MODES[config.mode],
-        keep=MODES[config.mode],  # what was trained is not trained again to be emitted
+        keep=MODES[config.mode],  # a trained model is not trained again for its RTL
     )
 
 
-def load_trial(folder: str | None, wanted: str) -> TrialDesign:
-    """The design of trial `wanted` of the search that wrote `folder`, checked to be the scored one.
+def load_trial(folder: str | None, number: str) -> TrialDesign:
+    """Return the design of a trial of the search in `folder`, checked to be the scored one.
 
-    `wanted`: its number, or an objective for the best by it.
+    `number`: its number, or an objective for the best by it.
     """
     if folder is None or not (Path(folder) / "study.json").is_file():
         raise UsageError(
@@ -91,22 +91,22 @@ def load_trial(folder: str | None, wanted: str) -> TrialDesign:
             f"{KIND}` does. Save the model of another search with its --apply."
         )
     record, _ = read_study(folder)
-    trial = find_trial(record, wanted)
+    trial = find_trial(record, number)
     loaded = load_subject(config, "search")
     space = Space.from_config(config.space, "search.space", loaded.graph)
     graph = apply({**record}, int(trial["number"]), make_evaluator(config, loaded, space))
-    found = TrialDesign(graph, loaded.data, loaded, trial)
-    add_hardware_metadata_analysis_pass(graph, found.args)
+    design = TrialDesign(graph, loaded.data, loaded, trial)
+    add_hardware_metadata_analysis_pass(graph, design.args)
     require_scored(graph, trial)
-    return found
+    return design
 
 
 def require_scored(graph: MaseGraph, trial: Mapping[str, Any]) -> None:
-    """An error unless the graph's design is, byte for byte, the one that the trial scored."""
-    made = design_fingerprint(attached_design(graph).design)
+    """Raise unless the graph's design equals, byte for byte, the one that the trial scored."""
+    current = design_fingerprint(attached_design(graph).design)
     scored = trial["attributes"][HARDWARE]["design"]
-    if made != scored:
+    if current != scored:
         raise HardwareError(
-            f"trial {trial['number']}: its design is {made} now and was {scored} when it was "
+            f"trial {trial['number']}: its design is {current} now and was {scored} when it was "
             f"scored: the model, the data or this program changed. Run the search again."
         )

@@ -1,17 +1,17 @@
-"""What numbers on a command line may be. To limit an option, add its name to `LIMITS`."""
+"""Allowed values of numeric options. To limit an option, add its name to `LIMITS`."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from chop.errors import ConfigError
 
 Limit = tuple[str, Callable[[float], bool]]
-"""In words, and as a test."""
+"""Description and test of allowed values."""
 NOT_NEGATIVE: Limit = ("at least 0", lambda value: value >= 0)
 POSITIVE: Limit = ("above 0", lambda value: value > 0)
 COUNT: Limit = ("at least 1", lambda value: value >= 1)
@@ -30,15 +30,15 @@ LIMITS: Mapping[str, Limit] = {
     "temperature": POSITIVE,
     "top_p": ("above 0 and at most 1", lambda value: 0 < value <= 1),
 }
-"""Option -> what its value, or each of its values, may be; the same for every command."""
+"""Option -> limit of its value or values, the same in every command."""
 NOT_EMPTY = ("iterations", "input_shape", "seeds", "values", "type", "inputs", "devices", "method")
-"""Lists that, where they are given, hold something."""
+"""Lists that must not be empty."""
 MAY_BE_EMPTY = ("prompt",)
-"""Text that says something where it is empty; the command refuses a prompt without a token."""
+"""Text that may be empty; the command itself rejects a prompt without tokens."""
 
 
 def check_limits(config: Any, where: str) -> None:
-    """An error that names the option of `config` whose value is not allowed."""
+    """Raise for the first option of `config` whose value is not allowed."""
     for field in dataclasses.fields(config):
         value, place = getattr(config, field.name), f"{where}.{field.name}"
         if dataclasses.is_dataclass(value):
@@ -48,10 +48,11 @@ def check_limits(config: Any, where: str) -> None:
             raise ConfigError(f"{place}: empty. Give at least one value, separated by commas.")
         if field.name not in MAY_BE_EMPTY and "" in _each(value):
             raise ConfigError(f"{place}: an empty text. Leave the option out, or give a value.")
-        if any(_is_root(each) for each in _each(value)):
+        if any(isinstance(v, str | Path) and set(str(v)) == {"/"} for v in _each(value)):
             raise ConfigError(f"{place}: '/' is the root of the file system. Name a folder in it.")
-        for number in _numbers(value):
-            _check(number, LIMITS.get(field.name), place)
+        for number in _each(value):  # numbers in tables are checked by their readers
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                _check(number, LIMITS.get(field.name), place)
 
 
 def _check(number: float, limit: Limit | None, where: str) -> None:
@@ -63,14 +64,3 @@ def _check(number: float, limit: Limit | None, where: str) -> None:
 
 def _each(value: Any) -> Sequence[Any]:
     return value if isinstance(value, tuple | list) else (value,)
-
-
-def _is_root(value: Any) -> bool:
-    return isinstance(value, str | Path) and set(str(value)) == {"/"}
-
-
-def _numbers(value: Any) -> Iterator[float]:
-    """The numbers that a value is or lists; those in tables are the business of who reads them."""
-    for each in _each(value):
-        if isinstance(each, int | float) and not isinstance(each, bool):
-            yield each

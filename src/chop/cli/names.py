@@ -1,6 +1,6 @@
-"""The names that options take, read from the registries when they are asked for.
+"""Registered names as values of options, read from the registries on demand.
 
-To let an option complete the names of a registry, give its field `metadata=names("samplers")`;
+To complete the names of a registry, give the field of an option `metadata=names("samplers")`;
 with `closed=True` any other name is an error before the command starts.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,31 +35,31 @@ REGISTRIES: Mapping[str, str] = {
     "components": "chop.hw.design.component:COMPONENTS",
     "parts": "chop.hw.flow.route.parts:PARTS",
 }
-"""What is registered by name -> where, as module:name, so that help imports none of it."""
-
+"""Kind of names -> its registry as module:name, so that help imports none of them."""
 
 SPELLING = "chop.nn.quantizers.formats:spelled_settings"
 """Function that checks that a text names or spells a number format."""
 
 
 def registry(kind: str) -> Mapping[str, Any]:
-    """The registry of `kind`, imported now."""
-    found: Mapping[str, Any] = load_name(REGISTRIES[kind])
-    return found
+    """Import and return the registry of `kind`."""
+    table: Mapping[str, Any] = load_name(REGISTRIES[kind])
+    return table
 
 
-def known_names(kind: str) -> tuple[str, ...]:
-    """The names of `kind` that there are now."""
+def registered_names(kind: str) -> tuple[str, ...]:
+    """Return the names of `kind` that are registered now."""
     return tuple(registry(kind))
 
 
+SINGULAR = {"passes": "pass"}
 SHELVES: Mapping[str, str] = {"models": "MASE_MODELS", "datasets": "MASE_DATA"}
-"""What is looked for in a folder of the user's -> the variable that names it."""
+"""Kind of names -> environment variable with a folder of the user that holds more."""
 
 
 def _completions(kind: str) -> tuple[str, ...]:
     try:
-        return (*known_names(kind), *_on_shelf(kind))
+        return (*registered_names(kind), *_on_shelf(kind))
     except MissingDependencyError:  # without the search's packages there is nothing to complete
         return ()
 
@@ -73,7 +73,7 @@ def _on_shelf(kind: str) -> list[str]:
 
 
 def names(kind: str, *, closed: bool = False, **more: Any) -> dict[str, Any]:
-    """Metadata of a field whose values are names of `kind`."""
+    """Return the metadata of a field whose values are names of `kind`."""
     if kind not in REGISTRIES:
         raise ConfigError(f"names: unknown kind '{kind}'. {suggest(kind, REGISTRIES)}")
     choices = functools.partial(_completions, kind)
@@ -81,27 +81,20 @@ def names(kind: str, *, closed: bool = False, **more: Any) -> dict[str, Any]:
 
 
 def check_names(config: Any, where: str) -> None:
-    """Raise for the first option of `config` whose value is no name of its registry.
+    """Raise for the first option of `config` whose value is not a name of its registry.
 
-    An option whose metadata has a `check`, as module:function, is checked by that function.
+    Metadata `check`, as module:function, names a function that checks an option instead.
     """
     for field in dataclasses.fields(config):
         kind, value = field.metadata.get("names"), getattr(config, field.name)
         if "check" in field.metadata and value not in (None, field.default):
-            _check_each(load_name(field.metadata["check"]), value, f"{where}.{field.name}")
+            check = load_name(field.metadata["check"])
+            for text in value if isinstance(value, tuple | list) else (value,):
+                check(text, f"{where}.{field.name}")
         if kind is None or value is None:
             continue
         table = registry(kind)
         for name in value if isinstance(value, tuple | list) else (value,):
             if name not in table:
-                told = f"{where}.{field.name}: unknown {_singular(kind)} '{name}'."
-                raise ConfigError(f"{told} {suggest(name, table)}")
-
-
-def _check_each(check: Callable[[str, str], Any], value: Any, where: str) -> None:
-    for text in value if isinstance(value, tuple | list) else (value,):
-        check(text, where)
-
-
-def _singular(kind: str) -> str:
-    return {"passes": "pass"}.get(kind, kind.removesuffix("s"))
+                problem = f"{where}.{field.name}: unknown {SINGULAR.get(kind, kind[:-1])} '{name}'."
+                raise ConfigError(f"{problem} {suggest(name, table)}")

@@ -1,10 +1,10 @@
-"""Command-line options read off a dataclass: its fields, their types and its docstring.
+"""Command-line options read from the fields of a dataclass.
 
-A docstring explains fields as in "`rank`: columns of A. `low` and `high`: bounds." Metadata of a
-field may say `positional` (no dashes), `prefix` (of the flags of a nested dataclass, instead of the
-field's name), `choices` (a function that gives names to complete) and `lister` (a command that
-prints them when they are asked for, because they change), and `tables` (a field of tables whose
-flag names some of them, as they are by default).
+The help of an option stands beside its field: `rank: Annotated[int, "Columns of A."] = 8`. Metadata
+of a field may hold `positional` (a word without a flag), `prefix` (before the flags of a nested
+dataclass; default: the field's name), `choices` (a function that returns names to complete),
+`lister` (a shell command that prints them at completion time) and `tables` (the flag names tables,
+each with its defaults).
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import argparse
 import dataclasses
 import functools
 import inspect
-import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeGuard
 
 from chop.config import NONE_SPELLINGS
 
@@ -30,14 +29,14 @@ PLAIN: dict[Any, tuple[Callable[[str], Any], str]] = {
     str: (str, "TEXT"),
     Path: (str, "PATH"),  # `chop.config` makes paths, and refuses an empty one
 }
-"""Type -> how its text is read, and what it is called in the help."""
+"""Type -> function that reads its text, and its name in the help."""
 SHOWN_VALUES = 3
 """Options with more values list them in the help instead of beside the flag."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Option:
-    """One value that the command line can give: `path` is its place in the configuration."""
+class CommandOption:
+    """One option of a command; `path` is its key in the configuration."""
 
     path: tuple[str, ...]
     flag: str
@@ -51,64 +50,76 @@ class Option:
 
     @property
     def dest(self) -> str:
-        """The name of the value in argparse's namespace."""
+        """Name of the value in argparse's namespace."""
         return ".".join(self.path)
 
     @property
+    def parameter(self) -> str:
+        """Name of the option as a keyword argument in Python."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    @property
     def values(self) -> tuple[str, ...]:
-        """The values to complete, none where any text will do."""
+        """Values to complete; empty if any text is allowed."""
         if self.choices is not None:
             return tuple(self.choices())
         return tuple(v for v in _literals(self.hint) if isinstance(v, str))
 
     @property
     def is_list(self) -> bool:
-        """Whether it is several values."""
+        """True if the option takes several values."""
         return any(_origin(hint) in LISTS for hint in _without_none(self.hint))
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is on or off: `--x` and `--no-x`."""
+        """True for a pair of flags `--x` and `--no-x`."""
         return _without_none(self.hint) == (bool,)
 
 
-def options_of(cls: type, path: tuple[str, ...] = (), prefix: str = "") -> list[Option]:
-    """The options of dataclass `cls` and of the dataclasses in it; tables have none."""
-    hints = typing.get_type_hints(cls)
-    found: list[Option] = []
+def options_of(cls: type, path: tuple[str, ...] = (), prefix: str = "") -> list[CommandOption]:
+    """Return the options of dataclass `cls` and of its nested dataclasses; tables have none."""
+    hints, helps = typing.get_type_hints(cls), field_help(cls)
+    options: list[CommandOption] = []
     for field in dataclasses.fields(cls):
-        hint, here = hints[field.name], (*path, field.name)
-        nested = _dataclass_in(hint)
+        hint, key = hints[field.name], (*path, field.name)
+        nested = next((h for h in _without_none(hint) if _is_dataclass(h)), None)
         if nested is not None:
             inner = field.metadata.get("prefix", field.name)
-            found += options_of(nested, here, f"{prefix}{inner}-" if inner else prefix)
+            options += options_of(nested, key, f"{prefix}{inner}-" if inner else prefix)
         elif "rest" not in field.metadata and (_is_readable(hint) or "tables" in field.metadata):
-            found.append(_option(cls, field, hint, here, prefix))
-    # the class's own options first, then those of what it is made of, as its bases are listed
+            text, owner = helps.get(field.name, ("", cls))
+            options.append(
+                CommandOption(
+                    key,
+                    f"--{prefix}{field.name}".replace("_", "-"),
+                    hint,
+                    text,
+                    _title(owner),
+                    default_of(field),
+                    bool(field.metadata.get("positional")),
+                    field.metadata.get("choices"),
+                    field.metadata.get("lister", ""),
+                )
+            )
+    # the options of the class itself come first, then those of its bases in their order
     ranks = {_title(base): rank for rank, base in enumerate(cls.__mro__)}
-    return sorted(found, key=lambda option: ranks.get(option.group, 0))
+    return sorted(options, key=lambda option: ranks.get(option.group, 0))
 
 
-def _dataclass_in(hint: Any) -> type | None:
-    found = (h for h in _without_none(hint) if dataclasses.is_dataclass(h))
-    return next((h for h in found if isinstance(h, type)), None)
+@functools.cache
+def field_help(cls: type) -> dict[str, tuple[str, type]]:
+    """Return, for each documented field of `cls`, its help and the class that documents it."""
+    helps: dict[str, tuple[str, type]] = {}
+    for base in reversed(cls.__mro__):
+        hints = typing.get_type_hints(base, include_extras=True)
+        for name in inspect.get_annotations(base):
+            if typing.get_origin(hints[name]) is Annotated:
+                helps[name] = (hints[name].__metadata__[0], base)
+    return helps
 
 
-def _option(
-    cls: type, field: dataclasses.Field[Any], hint: Any, path: tuple[str, ...], prefix: str
-) -> Option:
-    owner = _owner(cls, field.name)
-    return Option(
-        path,
-        f"--{prefix}{field.name}".replace("_", "-"),
-        hint,
-        field_help(owner).get(field.name, ""),
-        _title(owner),
-        default_of(field),
-        bool(field.metadata.get("positional")),
-        field.metadata.get("choices"),
-        field.metadata.get("lister", ""),
-    )
+def _is_dataclass(hint: Any) -> TypeGuard[type]:
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
 
 
 def _title(cls: type) -> str:
@@ -116,80 +127,57 @@ def _title(cls: type) -> str:
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    """The default of a field, `MISSING` where it has none."""
+    """Return the default of a field, or `MISSING`."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
 
 
-def _owner(cls: type, name: str) -> type:
-    """The class of `cls`'s ancestry whose docstring explains the field."""
-    declared = [base for base in cls.__mro__ if name in vars(base).get("__annotations__", {})]
-    return next((base for base in declared if name in field_help(base)), declared[0])
-
-
-NAMES = r"`\w+`(?:(?:,| and) `\w+`)*"
-
-
-@functools.cache
-def field_help(cls: type) -> dict[str, str]:
-    """Field -> its sentence in the docstring: "`name`: text", up to the next one."""
-    text = inspect.getdoc(cls) or ""
-    pattern = rf"({NAMES}):\s+(.*?)(?=\s+{NAMES}:\s|\n\n|\Z)"
-    found = re.findall(pattern, text, re.DOTALL)
-    return {
-        name: " ".join(told.split())
-        for names, told in found
-        for name in re.findall(r"`(\w+)`", names)
-    }
-
-
 def tables_of(cls: type) -> list[str]:
-    """The fields that are tables: they come from a file or from `--set`."""
+    """Return the fields that are tables: they come from a file or from `--set`."""
     hints = typing.get_type_hints(cls)
     return [f.name for f in dataclasses.fields(cls) if _origin(hints[f.name]) in TABLES]
 
 
-# -- reading text ------------------------------------------------------------------------------
+# -- argparse ----------------------------------------------------------------------------------
 
 
-def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
-    """Give `parser` the options, in groups by the dataclass that declares them."""
-    given = list(options)
-    titles = dict.fromkeys(option.group for option in given)
+def add_options(parser: argparse.ArgumentParser, options: Sequence[CommandOption]) -> None:
+    """Add the options to `parser`, grouped by the dataclass that documents them."""
+    titles = dict.fromkeys(option.group for option in options)
     groups = {title: parser.add_argument_group(title) for title in titles}
-    for option in sorted(given, key=takes_the_rest):
+    for option in sorted(options, key=takes_the_rest):
         _add(groups[option.group], option)
 
 
-def takes_the_rest(option: Option) -> bool:
-    """Whether it is all words that stand alone, behind those that others take."""
+def takes_the_rest(option: CommandOption) -> bool:
+    """Return True for an option that takes all remaining words without a flag."""
     return option.is_positional and option.is_list
 
 
-def _add(group: Any, option: Option) -> None:
-    told = {"default": argparse.SUPPRESS, "help": _help(option)}
+def _add(group: Any, option: CommandOption) -> None:
+    common = {"default": argparse.SUPPRESS, "help": described(option).replace("%", "%%")}
     if option.is_positional:
-        name = option.path[-1]
         count = "*" if option.is_list else "?"
-        group.add_argument(option.dest, nargs=count, metavar=name.upper(), **told)
+        group.add_argument(option.dest, nargs=count, metavar=option.path[-1].upper(), **common)
     elif option.is_switch:
         action = argparse.BooleanOptionalAction
-        group.add_argument(option.flag, dest=option.dest, action=action, **told)
+        group.add_argument(option.flag, dest=option.dest, action=action, **common)
     else:
         read = functools.partial(read_text, hint=option.hint)
         metavar = _metavar(option.hint)
-        group.add_argument(option.flag, dest=option.dest, type=read, metavar=metavar, **told)
+        group.add_argument(option.flag, dest=option.dest, type=read, metavar=metavar, **common)
 
 
-def _help(option: Option) -> str:
-    told = option.help.removesuffix(".")
+def described(option: CommandOption) -> str:
+    """Return the help of an option with its allowed values and its default."""
+    text = option.help.removesuffix(".")
     values = _literals(option.hint)
     if len(values) > SHOWN_VALUES:
-        told += f": {', '.join(map(str, values))}"
+        text += f": {', '.join(map(str, values))}"
     if option.default not in (None, (), {}, dataclasses.MISSING) and not option.is_positional:
-        told += f" (default: {_show(option.default)})"
-    return told.replace("%", "%%")
+        text += f" (default: {_show(option.default)})"
+    return text
 
 
 def _show(value: Any) -> str:
@@ -198,20 +186,29 @@ def _show(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def given_values(options: Iterable[Option], namespace: argparse.Namespace) -> dict[str, Any]:
-    """What the command line gave, as nested mappings."""
-    given: dict[str, Any] = {}
-    for option in options:
-        if hasattr(namespace, option.dest):
-            table = given
-            for key in option.path[:-1]:
-                table = table.setdefault(key, {})
-            table[option.path[-1]] = getattr(namespace, option.dest)
-    return given
+def given_values(options: Iterable[CommandOption], namespace: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of a command line as nested mappings."""
+    values = vars(namespace)
+    return nest({option.path: values[option.dest] for option in options if option.dest in values})
+
+
+def nest(values: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
+    """Return values by path as nested mappings.
+
+    >>> nest({("out",): "x", ("weight", "sparsity"): 0.5})
+    {'out': 'x', 'weight': {'sparsity': 0.5}}
+    """
+    tables: dict[str, Any] = {}
+    for path, value in values.items():
+        table = tables
+        for key in path[:-1]:
+            table = table.setdefault(key, {})
+        table[path[-1]] = value
+    return tables
 
 
 def read_text(text: str, hint: Any) -> Any:
-    """The value of type `hint` that `text` spells; lists are separated by commas."""
+    """Return the value of type `hint` that `text` spells; commas separate the items of lists."""
     choices = _without_none(hint)
     if len(choices) < len(_members(hint)) and text in NONE_SPELLINGS:
         return None
@@ -273,7 +270,7 @@ def _origin(hint: Any) -> Any:
 
 
 def _is_readable(hint: Any) -> bool:
-    """Whether text on a command line can be a value of this type."""
+    """Return True if a command line can spell values of this type."""
     return all(_is_plain(choice) for choice in _without_none(hint))
 
 

@@ -1,4 +1,4 @@
-"""The folder a command writes: complete, or as it was before."""
+"""Output folders of commands, which are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from chop.files import folder_lock
 
 SCRATCH = ".staged."
 COMPLETE = ".complete"
-"""In a scratch folder: all of it is written, and moving it has begun."""
+"""File in a scratch folder that is complete and may be moved."""
 ASIDE = ".old."
 FILES = "files"
-"""In the record of a run: the names of what it wrote into its folder, for `mase clean`."""
+"""Key of a record: names of the files of the run, for `mase clean`."""
 LOCK = ".writing"
-"""Held while a command runs."""
+"""File that is locked while a command runs."""
 
 
 def check_out(folder: Path) -> None:
-    """Refuse an output folder that cannot be written to, before anything is done."""
+    """Raise if an output folder cannot be written to."""
     place = folder.absolute()
     there = next(each for each in (place, *place.parents) if each.exists())
     if not there.is_dir():
@@ -32,16 +32,16 @@ def check_out(folder: Path) -> None:
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".mase", dir=there))
     except OSError as error:
-        told = f"--out {folder}: {there} cannot be written to ({error.strerror})."
-        raise UsageError(told) from error
+        message = f"--out {folder}: {there} cannot be written to ({error.strerror})."
+        raise UsageError(message) from error
 
 
 @contextlib.contextmanager
 def staged(folder: Path, obsolete: Iterable[Path] = ()) -> Iterator[Path]:
-    """A folder to write to, whose contents move to `folder` when the block ends without error.
+    """Yield a scratch folder whose contents move to `folder` when the block succeeds.
 
-    Nobody else writes to `folder` meanwhile. What a killed command left there is finished where
-    it was complete, and else removed. `obsolete` folders go when the contents are in their place.
+    `folder` is locked meanwhile. A complete scratch folder of a killed command is moved first, an
+    incomplete one deleted. `obsolete` folders are deleted after the move.
     """
     check_out(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def staged(folder: Path, obsolete: Iterable[Path] = ()) -> Iterator[Path]:
             (scratch / COMPLETE).touch()
             with folder_lock(folder):
                 publish(scratch, folder)
-            for each in obsolete:  # in one step: half a checkpoint would pass for one
+            for each in obsolete:  # atomically: half a checkpoint would look complete
                 if each.exists():
                     os.replace(each, scratch / f"{ASIDE}{each.name}")
         finally:
@@ -65,7 +65,7 @@ def staged(folder: Path, obsolete: Iterable[Path] = ()) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other commands from writing results to `folder`; a kill lets go of it."""
+    """Lock `folder` against other commands; the lock ends with the process."""
     lock = folder / LOCK
     handle = _hold(lock)
     try:
@@ -78,7 +78,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def _hold(lock: Path) -> int:
-    """The open file `lock`, which nobody else holds."""
+    """Open and lock the file `lock`; raise if another process holds it."""
     while True:
         handle = os.open(lock, os.O_CREAT | os.O_RDWR)
         try:
@@ -91,15 +91,15 @@ def _hold(lock: Path) -> int:
             ) from error
         if lock.exists() and os.path.samestat(os.fstat(handle), lock.stat()):
             return handle
-        os.close(handle)  # who held it has just ended and removed the file
+        os.close(handle)  # the previous holder has just removed the file
 
 
 def publish(source: Path, folder: Path) -> list[str]:
-    """Move every entry of `source` into `folder`, each in one step; their names.
+    """Move every entry of `source` into `folder`, each atomically; return their names.
 
-    The two files of a checkpoint are one entry.
+    The two files of a checkpoint move together.
     """
-    from chop.ir.store.checkpoint import is_checkpoint  # here: help needs no torch
+    from chop.ir.store.checkpoint import is_checkpoint  # imported here: it imports torch
     from chop.ir.store.tensors import move_pair
 
     names = sorted(entry.name for entry in source.iterdir() if not _is_ours(entry.name))
@@ -120,7 +120,7 @@ def _is_ours(name: str) -> bool:
 
 def _move(source: Path, folder: Path, name: str) -> None:
     target = folder / name
-    if target.is_dir():  # a folder is replaced whole: no file of an earlier run stays in it
+    if target.is_dir():  # replace the whole folder, with all files of an earlier run
         aside = source / f"{ASIDE}{name}"
         shutil.rmtree(aside, ignore_errors=True)
         os.replace(target, aside)
@@ -128,9 +128,9 @@ def _move(source: Path, folder: Path, name: str) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Finish what a killed command had written whole, remove what it had not.
+    """Move the complete scratch folders of killed commands, delete the others.
 
-    Its process is dead: who calls this is alone in the folder.
+    The caller holds the lock of the folder, so their processes are dead.
     """
     for scratch in folder.glob(f"{SCRATCH}*"):
         if (scratch / COMPLETE).exists() and not scratch.is_symlink():
@@ -139,9 +139,9 @@ def recover(folder: Path) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Before reading a folder: finish what a killed command had begun to move into it.
+    """Finish the move that a killed command began, before the folder is read.
 
-    Nothing is done where a command is at work there, or nothing was left half moved.
+    Does nothing if another command holds the folder.
     """
     if any(folder.glob(f"{SCRATCH}*/{COMPLETE}")):
         with contextlib.suppress(UsageError, OSError), alone_in(folder), folder_lock(folder):

@@ -1,4 +1,4 @@
-"""What is at module:name or in a file of the user's, imported when it is asked for."""
+"""Things named on a command line: module:name, a file of the user, or a Python object."""
 
 from __future__ import annotations
 
@@ -13,8 +13,26 @@ from typing import Any
 from chop.cli.failures import SourceError
 
 
+class NamedObject(str):
+    """The name of an object, in the place of a name or path in a configuration."""
+
+    thing: Any
+
+    @classmethod
+    def of(cls, thing: Any) -> NamedObject:
+        """Return a name for `thing` that is no path and no registered name."""
+        named = cls(f"<{type(thing).__name__} object>")
+        named.thing = thing
+        return named
+
+
+def thing_of(name: Any) -> Any:
+    """Return the object that `name` stands for, or None for a plain name."""
+    return name.thing if isinstance(name, NamedObject) else None
+
+
 def load_name(place: str) -> Any:
-    """What is at "module:name" of this package."""
+    """Import and return the object at "module:name" of this package."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -23,7 +41,7 @@ _LOADED: set[str] = set()
 
 
 def load_plugins(places: Iterable[str]) -> None:
-    """Import modules or files of the user's, once: what they register is known from then on."""
+    """Import modules or files of the user, each once, so that they register their names."""
     for place in places:
         key = str(Path(place).resolve()) if place.endswith(".py") else place
         if key not in _LOADED:
@@ -32,7 +50,7 @@ def load_plugins(places: Iterable[str]) -> None:
 
 
 def import_name(place: str) -> Any:
-    """What `module:name` or `path/to/file.py:name` is."""
+    """Import and return the object at `module:name` or `path/to/file.py:name`."""
     owner, _, name = place.rpartition(":")
     if not owner or not name:
         raise SourceError(f"'{place}': expected module:name or path/to/file.py:name.")

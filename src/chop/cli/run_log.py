@@ -1,4 +1,4 @@
-"""A log of each run, in its output folder: what was asked, what was said, how it ended."""
+"""Log of each run, in its output folder."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from chop.log import ROOT, PrintableFormatter
 from chop.printable import printable
 
 LOGS = "logs"
-"""The folder of logs, in the folder of the results."""
+"""Folder of logs in an output folder."""
 
 
 @contextlib.contextmanager
 def run_log(out: Path, words: Sequence[str], settings: str, console: Console) -> Iterator[Console]:
-    """`console`, with a copy of all it says in a new file of `<out>/logs`.
+    """Yield `console` with a copy of its output in a new file of `<out>/logs`.
 
-    The log is kept when the run fails, and then holds the traceback; it never stops a run.
+    The log of a failed run stays and holds the traceback. A log that cannot be opened is skipped.
     """
     try:
         opened = _open(out, words[0] if words else "mase")
@@ -55,7 +55,7 @@ def run_log(out: Path, words: Sequence[str], settings: str, console: Console) ->
 
 
 def _open(out: Path, command: str) -> TextIO:
-    """A new file, named by the time; `-2` and so on where there is one of the same second."""
+    """Open a new file, named by the time, with a number if the name exists."""
     folder = out / LOGS
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}-{command}"

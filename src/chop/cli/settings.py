@@ -1,4 +1,4 @@
-"""A command's configuration: defaults, then a file, then flags; and back to TOML."""
+"""Configurations of commands: read from defaults, files and flags; written as TOML."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def resolve(
     assignments: Iterable[str] = (),
     flags: Mapping[str, Any] | None = None,
 ) -> T:
-    """The configuration of `command`: default < table of `file` < `--set` < flag."""
+    """Return the configuration of `command`: default < table of `file` < `--set` < flag."""
     merged: dict[str, Any] = {} if file is None else read_table(file, command)
     for text in assignments:
         merged = merge(merged, read_assignment(text))
@@ -33,7 +33,7 @@ def resolve(
 
 
 def read_settings(cls: type[T], table: Mapping[str, Any], command: str) -> T:
-    """The configuration of plain values; its plugins are imported, for they may register names."""
+    """Return the checked configuration of plain values; its plugins are imported first."""
     config = parse(cls, table, command)
     load_plugins(getattr(config, "plugins", ()))
     check_limits(config, command)
@@ -42,7 +42,7 @@ def read_settings(cls: type[T], table: Mapping[str, Any], command: str) -> T:
 
 
 def read_table(file: Path, command: str) -> dict[str, Any]:
-    """Return the table of a TOML file that is named after the command, or that an old file has."""
+    """Return the table of a TOML file for the command, also of an old file."""
     tables = load_toml(file)
     table = tables.get(command)
     if table is None:
@@ -55,7 +55,7 @@ def read_table(file: Path, command: str) -> dict[str, Any]:
 
 
 def read_assignment(text: str) -> dict[str, Any]:
-    """`a.b=1` as nested mappings; what is no TOML value is text.
+    """Return `a.b=1` as nested mappings; a value that is not TOML is text.
 
     >>> read_assignment("rules.linear.config.name=integer")
     {'rules': {'linear': {'config': {'name': 'integer'}}}}
@@ -71,9 +71,9 @@ def read_assignment(text: str) -> dict[str, Any]:
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Return both mappings; where they meet, `above` decides, key by key in tables.
+    """Return the union of both mappings; `above` wins, key by key in tables.
 
-    A table and a plain value under one key do not go together: one of them is wrong.
+    A table and a plain value under one key are an error.
     """
     merged = dict(below)
     for key, value in above.items():
@@ -91,7 +91,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any], where: str = "") -
 
 
 def to_table(config: Any) -> dict[str, Any]:
-    """The plain values of a configuration, which `resolve` reads back to an equal one."""
+    """Return the plain values of a configuration; `read_settings` reads them back."""
     table: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = _plain(getattr(config, field.name))
@@ -113,14 +113,14 @@ def _plain(value: Any) -> Any:
 
 
 PLACES = ("out", "resume", "save_steps", "evaluate")
-"""Settings that do not change what a run computes."""
+"""Settings without an effect on the results."""
 
 
 def identity(config: Any) -> dict[str, Any]:
-    """What makes two runs the same run: the configuration without `PLACES`."""
+    """Return the settings that two equal runs share: all but `PLACES`."""
     return {key: value for key, value in to_table(config).items() if key not in PLACES}
 
 
 def to_toml(command: str, config: Any) -> str:
-    """The configuration as a file for `--config`."""
+    """Return the configuration as a file for `--config`."""
     return dump_toml({command: to_table(config)})

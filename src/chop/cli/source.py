@@ -1,7 +1,8 @@
-"""The model a command line speaks of, as a graph."""
+"""The model of a configuration, as a graph."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,12 @@ import torch
 from torch import nn
 
 from chop.cli.checkpoints import checkpoint_path, tokenizer_beside
-from chop.cli.configs import DataOptions, ModelOptions
-from chop.cli.data import Data
+from chop.cli.data import Data, load_data, require_data
 from chop.cli.failures import SourceError
-from chop.cli.glimpse import known_task
+from chop.cli.glimpse import task_to_load
 from chop.cli.output import settle
-from chop.cli.places import import_name
+from chop.cli.places import import_name, thing_of
+from chop.cli.shared_options import DataOptions, ModelOptions
 from chop.errors import ChopError, ConfigError, HubError, TraceError
 from chop.hub import locate
 from chop.ir.graph import MaseGraph
@@ -26,36 +27,36 @@ from chop.models.named import DEFAULT_TASK, build_model, check_task
 from chop.models.reference_models import facts_of
 from chop.passes import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 
-FORMS = (
+REFERENCE, CHECKPOINT, FUNCTION, FOLDER, HUB, OBJECT = (
     "a reference model",
     "a MaseGraph checkpoint",
     "module:function or file.py:function",
     "a Hugging Face folder",
     "a hub name",
+    "a Python object",
 )
-"""What a model may be, in the order they are tried."""
-TAKEN = dict(
-    zip(
-        FORMS,
-        (
-            ("task", "model_options", "inputs", "input_shape"),
-            ("classes", "input_shape", "trust_remote_code"),
-            ("model_options", "inputs", "input_shape"),
-            *[("task", "model_options", "inputs", "input_shape", "trust_remote_code")] * 2,
-        ),
-        strict=True,
-    )
-)
-"""The options about a model that say something of each form (`input_shape` is checked later)."""
+FORMS = (REFERENCE, CHECKPOINT, FUNCTION, FOLDER, HUB)
+"""Forms of a model on a command line, in the order in which they are tried."""
+HUGGING_FACE = (FOLDER, HUB)
+ACCEPTED = {
+    REFERENCE: ("task", "model_options", "inputs", "input_shape"),
+    CHECKPOINT: ("classes", "input_shape", "trust_remote_code"),
+    FUNCTION: ("model_options", "inputs", "input_shape"),
+    **dict.fromkeys(
+        HUGGING_FACE, ("task", "model_options", "inputs", "input_shape", "trust_remote_code")
+    ),
+    OBJECT: ("inputs", "input_shape"),
+}
+"""Form -> options that have an effect on it (`input_shape` is checked later)."""
 UNSET: dict[str, Any] = {"task": None, "model_options": {}, "inputs": None, "classes": ()}
 LABELS = "labels"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model found: `graph` where it was saved as one, else `model` with what inputs it came with.
+    """A model: `graph` if it was saved as one, otherwise `model` with its `inputs` if known.
 
-    `kind` is one of `FORMS`; `place` the folder or hub name of its tokenizer, where it has one.
+    `kind`: its form, one of `ACCEPTED`. `place`: the folder or hub name of its tokenizer, or None.
     """
 
     name: str
@@ -66,114 +67,138 @@ class Source:
     place: str | None = None
 
 
-def find_source(options: ModelOptions, *, is_alone: bool = True) -> Source:
-    """The model of `options`; an error says what was tried.
+def load(config: Any, *, is_alone: bool = True) -> tuple[Source, Data | None, MaseGraph]:
+    """Return the model and the data of `config`, which may name no data."""
+    source = find_source(config, is_alone=is_alone)
+    data = load_data(config, source.place)
+    return source, data, load_graph(config, source, data)
 
-    Where the model `is_alone`, options that say nothing of it are an error.
+
+def load_with_data(config: Any, purpose: str) -> tuple[Source, Data, MaseGraph]:
+    """Return the model and the data of `config`, which must name data."""
+    source = find_source(config)
+    data = require_data(config, source.place, purpose)
+    return source, data, load_graph(config, source, data)
+
+
+def find_source(options: ModelOptions, *, is_alone: bool = True) -> Source:
+    """Return the model of `options`, or raise an error that lists what was tried.
+
+    If the model `is_alone`, options without an effect on it are an error.
     """
     name = options.model
     if name is None:
         raise SourceError(f"no model given. A model is {', '.join(FORMS[:-1])} or {FORMS[-1]}.")
     torch.manual_seed(options.seed)
-    settle(Path(name))
     tried: list[str] = []
     for find in FINDERS:
-        found = find(name, options, tried)
-        if found is not None:
+        source = find(name, options, tried)
+        if source is not None:
             if is_alone:
-                _check_taken(options, found)
-            return found
+                _check_options(options, source)
+            return source
     listed = "".join(f"\n  not {each}" for each in tried)
     raise SourceError(f"no model '{name}'. Tried:{listed}")
 
 
 def tokenizer_of(options: Any, source: Source) -> str | None:
-    """Where the tokenizer of a model is: as asked for, or the model's own; None where unknown."""
+    """Return the place of the tokenizer: that of `options`, or the model's own; None if unknown."""
     return getattr(options, "tokenizer", None) or source.place
 
 
-def _check_taken(options: ModelOptions, source: Source) -> None:
-    """Refuse what a model of this form would ignore."""
-    if source.kind == FORMS[0]:
+def _check_options(options: ModelOptions, source: Source) -> None:
+    """Raise for an option that has no effect on a model of this form."""
+    if source.kind == REFERENCE:
         check_task(source.name, options.task)
     for name, unset in UNSET.items():
-        given = getattr(options, name)
-        # releases where it was the default wrote the second one
-        says_nothing = given in (unset, DEFAULT_TASK)
-        if not says_nothing and name not in TAKEN[source.kind]:
+        value = getattr(options, name)
+        # older releases wrote the default task into files
+        if value not in (unset, DEFAULT_TASK) and name not in ACCEPTED[source.kind]:
             raise ConfigError(
-                f"{name}: '{source.name}' is {source.kind}, which takes none; got {given!r}. "
-                f"It takes: {', '.join(TAKEN[source.kind])}."
+                f"{name}: '{source.name}' is {source.kind}, which takes none; got {value!r}. "
+                f"It takes: {', '.join(ACCEPTED[source.kind])}."
             )
+
+
+def _object(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
+    """Return a copy of the object, so that commands leave the original unchanged."""
+    thing = thing_of(name)
+    if thing is None:
+        return None
+    if not isinstance(thing, nn.Module | MaseGraph):
+        raise SourceError(
+            f"model: got {type(thing).__name__}; expected a name, a path, a torch.nn.Module or a "
+            "MaseGraph."
+        )
+    thing = copy.deepcopy(thing)
+    if isinstance(thing, MaseGraph):
+        return Source(name, OBJECT, graph=thing)
+    return Source(name, OBJECT, model=thing)
 
 
 def _reference(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
     if name not in MODELS:
-        tried.append(f"{FORMS[0]} ({', '.join(MODELS)})")
+        tried.append(f"{REFERENCE} ({', '.join(MODELS)})")
         return None
-    return Source(name, FORMS[0], model=build_model(name, MODELS[name], options.model_options))
+    return Source(name, REFERENCE, model=build_model(name, MODELS[name], options.model_options))
 
 
 def _checkpoint(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
+    settle(Path(name))
     path = checkpoint_path(Path(name))
     if path is None:
-        tried.append(f"{FORMS[1]} ({name}.json, or in the folder {name})")
+        tried.append(f"{CHECKPOINT} ({name}.json, or in the folder {name})")
         return None
     if options.input_shape is not None:
         raise ConfigError(f"input_shape: {name} is a checkpoint, which has its example inputs.")
-    classes = [_import_class(each) for each in options.classes]
-    graph = MaseGraph.from_checkpoint(path, classes)
-    return Source(name, FORMS[1], graph=graph, place=tokenizer_beside(path))
+    classes = {place: import_name(place) for place in options.classes}
+    for place, cls in classes.items():
+        if not isinstance(cls, type):
+            raise SourceError(f"classes: {place} is no class.")
+    graph = MaseGraph.from_checkpoint(path, list(classes.values()))
+    return Source(name, CHECKPOINT, graph=graph, place=tokenizer_beside(path))
 
 
 def _function(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
     if ":" not in name:
-        tried.append(f"{FORMS[2]} (no ':' in it)")
+        tried.append(f"{FUNCTION} (no ':' in it)")
         return None
     build = import_name(name)
     if not callable(build) or isinstance(build, nn.Module):
         raise SourceError(f"{name}: expected a function that builds a model.")
-    made = build_model(name, build, options.model_options)
-    is_pair = isinstance(made, tuple) and len(made) == 2
-    model, inputs = made if is_pair else (made, None)
+    built = build_model(name, build, options.model_options)
+    is_pair = isinstance(built, tuple) and len(built) == 2
+    model, inputs = built if is_pair else (built, None)
     if not isinstance(model, nn.Module):
         raise SourceError(
             f"{name}: gave {type(model).__name__}; expected a torch.nn.Module, or a pair of one "
             f"and its example inputs."
         )
-    return Source(name, FORMS[2], model=model, inputs=inputs)
-
-
-def _import_class(place: str) -> type:
-    found = import_name(place)
-    if not isinstance(found, type):
-        raise SourceError(f"classes: {place} is no class.")
-    return found
+    return Source(name, FUNCTION, model=model, inputs=inputs)
 
 
 def _hugging_face(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
     try:
         place = locate(name, "model")
     except HubError as error:
-        tried.append(f"{FORMS[3]} or {FORMS[4]} ({error})")
+        tried.append(f"{FOLDER} or {HUB} ({error})")
         return None
     if place.is_folder and not Path(place.name, "config.json").is_file():
-        tried.append(f"{FORMS[3]} ({place.name} has no config.json)")
+        tried.append(f"{FOLDER} ({place.name} has no config.json)")
         return None
     model = get_model(
         name,
-        known_task(options),
+        task_to_load(options),
         trust_remote_code=options.trust_remote_code,
         **_loading(options),
     )
-    kind = FORMS[3] if place.is_folder else FORMS[4]
-    return Source(name, kind, model=model, place=place.name)
+    return Source(name, FOLDER if place.is_folder else HUB, model=model, place=place.name)
 
 
 def _loading(options: ModelOptions) -> dict[str, Any]:
-    """How a Hugging Face model is loaded: to be measured or trained on a CPU, in float32.
+    """Return the options of loading: float32 for a model that a CPU measures or trains.
 
-    Most CPUs multiply narrow floats some thirty times slower than wide ones.
+    Most CPUs multiply narrow floats about thirty times slower than float32.
     """
     is_computed = isinstance(options, DataOptions) and options.dataset is not None
     on_cpu = is_computed and not torch.cuda.is_available()
@@ -181,6 +206,7 @@ def _loading(options: ModelOptions) -> dict[str, Any]:
 
 
 FINDERS: tuple[Callable[[str, ModelOptions, list[str]], Source | None], ...] = (
+    _object,
     _reference,
     _checkpoint,
     _function,
@@ -188,11 +214,8 @@ FINDERS: tuple[Callable[[str, ModelOptions, list[str]], Source | None], ...] = (
 )
 
 
-# -- from a model to a graph -----------------------------------------------------------------------
-
-
 def load_graph(options: ModelOptions, source: Source, data: Data | None = None) -> MaseGraph:
-    """The annotated graph of a model; `data` tells what it is to be fed."""
+    """Return the annotated graph of a model; `data` decides its inputs."""
     graph = source.graph
     if graph is None:
         assert source.model is not None, "a source has a model or a graph"
@@ -205,14 +228,14 @@ def load_graph(options: ModelOptions, source: Source, data: Data | None = None) 
     return graph
 
 
-LOOKED_AT = 64
-"""Rows whose tokens are looked at."""
+CHECKED_ROWS = 64
+"""Number of rows whose tokens are checked."""
 
 
 def _check_tokens(model: nn.Module, data: Data) -> None:
-    """Refuse tokens that the model has no embedding of: they are another model's."""
+    """Raise for tokens beyond the model's vocabulary: they are those of another model."""
     size = getattr(getattr(model, "config", None), "vocab_size", None)
-    rows = [data.test[i] for i in range(min(LOOKED_AT, len(data.test)))]
+    rows = [data.test[i] for i in range(min(CHECKED_ROWS, len(data.test)))]
     tokens = [torch.as_tensor(row["input_ids"]) for row in rows if "input_ids" in row]
     largest = max((int(ids.max()) for ids in tokens if ids.numel()), default=0)
     if isinstance(size, int) and largest >= size:
@@ -234,10 +257,10 @@ def _trace(options: ModelOptions, source: Source, model: nn.Module, data: Data |
     try:
         return MaseGraph(model, dummy_in=example)
     except TraceError as error:
-        if not isinstance(error.__cause__, RuntimeError):  # torch's own, in the model's forward
+        if not isinstance(error.__cause__, RuntimeError):  # raised by torch in the model's forward
             raise
-        given = example if isinstance(example, tuple | list) else [example]
-        shapes = ", ".join(str(list(x.shape)) for x in given if isinstance(x, torch.Tensor))
+        inputs = example if isinstance(example, tuple | list) else [example]
+        shapes = ", ".join(str(list(x.shape)) for x in inputs if isinstance(x, torch.Tensor))
         raise ConfigError(
             f"{type(model).__name__} does not run on inputs of shape {shapes or 'given'}: "
             f"{error.__cause__}. "
@@ -257,20 +280,20 @@ def _trace_hugging_face(
     except ChopError:
         raise
     except (TypeError, ValueError, RuntimeError) as error:  # from the model's forward
-        given = ", ".join(names or ()) or "its own"
-        raise ConfigError(f"{kind} does not run on the inputs {given}: {error}.") from error
+        inputs = ", ".join(names or ()) or "its own"
+        raise ConfigError(f"{kind} does not run on the inputs {inputs}: {error}.") from error
 
 
 def _fed_inputs(model: nn.Module, data: Data) -> list[str]:
-    """The columns of the data that the model takes, and its labels where it takes them."""
-    known = Signature.of(model).names
-    columns = [name for name in data.columns if name in known and name != LABELS]
+    """Return the columns of the data that are inputs of the model, labels included."""
+    inputs = Signature.of(model).names
+    columns = [name for name in data.columns if name in inputs and name != LABELS]
     if not columns:
         raise ConfigError(
             f"dataset: it has {', '.join(data.columns)}, and none of these is an input of "
-            f"{type(model).__name__}, which takes {', '.join(known)}."
+            f"{type(model).__name__}, which takes {', '.join(inputs)}."
         )
-    return [*columns, *([LABELS] if LABELS in known else [])]
+    return [*columns, *([LABELS] if LABELS in inputs else [])]
 
 
 def _example(options: ModelOptions, source: Source, model: nn.Module, data: Data | None) -> Any:
@@ -290,13 +313,13 @@ def _example(options: ModelOptions, source: Source, model: nn.Module, data: Data
 
 
 def example_of(graph: MaseGraph, batch: int | None = None) -> dict[str, Any]:
-    """The inputs that a graph was traced with, with `batch` rows where that is given."""
-    found = dict(graph.dummy_in or {})
-    if not found:
+    """Return the inputs with which a graph was captured, repeated or cut to `batch` rows."""
+    inputs = dict(graph.dummy_in or {})
+    if not inputs:
         raise SourceError("the checkpoint has no example inputs; give --dataset.")
     if batch is None:
-        return found
-    return {name: _rows(value, batch) for name, value in found.items()}
+        return inputs
+    return {name: _rows(value, batch) for name, value in inputs.items()}
 
 
 def _rows(value: Any, batch: int) -> Any:
@@ -307,12 +330,10 @@ def _rows(value: Any, batch: int) -> Any:
 
 
 def describe(graph: MaseGraph, source: Source) -> dict[str, Any]:
-    """A few facts about a graph, for the record."""
-    parameters = sum(p.numel() for p in graph.model.parameters())
-    kind = type(graph.model).__name__
+    """Return a few facts about a graph, for the record."""
     return {
         "model": source.name,
-        "class": kind,
+        "class": type(graph.model).__name__,
         "nodes": len(graph.nodes),
-        "parameters": parameters,
+        "parameters": sum(p.numel() for p in graph.model.parameters()),
     }

@@ -1,4 +1,4 @@
-"""Work in stages that leave a stamp each: what is done is not done again."""
+"""Stages of long work: each leaves a stamp, and a finished stage is not repeated."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from chop.files import read_json, remove_whole, write_whole
 
 STAMP = "stage.json"
 Results = dict[str, dict[str, Any]]
-"""Stage -> the record it left."""
+"""Stage -> its record."""
 
 
 @dataclass(frozen=True)
-class Stage:
-    """`run(folder, results)` writes to `folder` and gives a record; `depends` is what it reads.
+class DemoStage:
+    """`run(folder, results)` writes to `folder` and returns a record.
 
-    A stage is repeated when what it depends on, or the stamp of a stage before it, has changed.
+    A stage is repeated if the settings in `depends`, or an earlier stage, have changed.
     """
 
     name: str
@@ -33,28 +33,28 @@ class Stage:
 
 
 def run_stages(
-    stages: Sequence[Stage], out: Path, console: Console, *, fresh: bool = False
+    stages: Sequence[DemoStage], out: Path, console: Console, *, fresh: bool = False
 ) -> Results:
-    """The records of all stages, in order; each is in `<out>/<name>` with its files."""
+    """Run the stages in order and return their records; files go to `<out>/<name>`."""
     results: Results = {}
     chain: list[Any] = []
     for number, stage in enumerate(stages, start=1):
         folder = out / stage.name
         chain.append([stage.name, json.loads(json.dumps(dict(stage.depends)))])
         place = f"{number}/{len(stages)} {stage.title}"
-        found = None if fresh else _read(folder, chain)
-        if found is not None:
-            console.say(f"{place}: done before ({found['summary']})")
+        record = None if fresh else _read(folder, chain)
+        if record is not None:
+            console.say(f"{place}: done before ({record['summary']})")
         else:
-            fresh = True  # what follows works on other files than before
-            found = _perform(stage, folder, chain, results, console, place)
-            console.say(f"{place}: {found['summary']}")
-        results[stage.name] = found
+            fresh = True  # the stages that follow read new files
+            record = _perform(stage, folder, chain, results, console, place)
+            console.say(f"{place}: {record['summary']}")
+        results[stage.name] = record
     return results
 
 
 def _perform(
-    stage: Stage, folder: Path, chain: list[Any], results: Results, console: Console, place: str
+    stage: DemoStage, folder: Path, chain: list[Any], results: Results, console: Console, place: str
 ) -> dict[str, Any]:
     start = time.monotonic()
     remove_whole(folder)
@@ -68,7 +68,7 @@ def _perform(
 
 
 def _read(folder: Path, chain: list[Any]) -> dict[str, Any] | None:
-    """The record of a stage that was done with the same settings; None where it was not."""
+    """Return the record of a stage that was done with the same settings, or None."""
     settle(folder)
     file = folder / STAMP
     if not file.is_file():
@@ -76,6 +76,6 @@ def _read(folder: Path, chain: list[Any]) -> dict[str, Any] | None:
     stamp = read_json(file, CheckpointError)
     is_plain = isinstance(stamp, dict) and isinstance(stamp.get("record"), dict)
     if not is_plain or stamp.get("chain") != chain:
-        return None  # of other settings, or no stamp of ours: the stage is done again
+        return None  # other settings, or a foreign file: repeat the stage
     record: dict[str, Any] = stamp["record"]
     return record

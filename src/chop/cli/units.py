@@ -1,4 +1,4 @@
-"""The units of what commands print. A measure or cost that is added gets a row here."""
+"""Units of printed values. Add a row for each new measure or cost."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ UNITS = {
     "seconds": SECONDS,
     "cycles": "cycles",
 }
-"""Name -> unit; a number of things is a count."""
+"""Name -> unit."""
 
 
 def unit_of(name: str) -> str:
-    """The unit of what is called `name`; empty for what is no measure."""
+    """Return the unit of the measure `name`, or an empty text."""
     return UNITS.get(name.replace(" ", "_"), UNITS.get(name, ""))
 
 
 def titled(record: Mapping[str, Any], units: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A row whose column titles say units; `units` are those that depend on the command."""
-    known = {**{name: unit_of(name) for name in record}, **(units or {})}
+    """Return a row with units in its column titles; `units` override the table."""
+    all_units = {**{name: unit_of(name) for name in record}, **(units or {})}
     return {
-        f"{name} ({known[name]})" if known[name] not in ("", COUNT) else name: value
+        f"{name} ({all_units[name]})" if all_units[name] not in ("", COUNT) else name: value
         for name, value in record.items()
     }
 
 
 def with_units(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows that begin with a name, with the unit of what it names at the end."""
+    """Return rows that start with the name of a measure, with its unit at the end."""
     return [{**row, "unit": unit_of(str(next(iter(row.values()))))} for row in rows]

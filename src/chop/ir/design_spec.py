@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from chop.config import check_fields, parse
 from chop.errors import ConfigError, HardwareError
@@ -20,31 +20,41 @@ ALL_OTHERS = "*"
 
 @dataclass(frozen=True)
 class DesignSpec:
-    """Settings of a design: parallelism, arithmetic, place of the weights, sharing and clock.
+    """Settings of a design: parallelism, arithmetic, place of the weights, sharing and clock."""
 
-    `max_parallelism`: the most elements per beat, for the last dimension (a list has one number
-    per dimension, DIM_0 first; streams are parallel in DIM_0).
-    `parallelism`: input and output lanes of nodes, by hand.
-    `multiplier`: how layers form products with their weights, by node, "*" for all others: "array",
-    a folded array of multipliers; "packed", one in which two outputs share a multiplier; or, with a
-    whole vector or window in each cycle, "shift_add", additions alone, or "tables" of input bits.
-    `adders_per_stage`: additions between two registers in the last two.
-    `clock_mhz`: the clock that registers are chosen for: a lower one has fewer flip-flops and
-    cycles of latency.
-    `weights`: "memory" of the design, or "external": linear layers and convolutions have a port
-    each by which the outside streams their weights. `node_weights`: the same for nodes, by hand.
-    `share_layers`: repeated layers are one block, and this many tensors go through it together; 0:
-    every layer has its own hardware.
-    """
-
-    max_parallelism: int | tuple[int, ...] = 4
-    parallelism: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    multiplier: Mapping[str, str] = field(default_factory=dict)
-    adders_per_stage: int = 2
-    clock_mhz: float = DEFAULT_MHZ
-    weights: str = MEMORY
-    node_weights: Mapping[str, str] = field(default_factory=dict)
-    share_layers: int = 0
+    max_parallelism: Annotated[
+        int | tuple[int, ...],
+        "Largest number of elements per beat in the last dimension. A list gives one number per "
+        "dimension, DIM_0 first; streams are parallel in DIM_0.",
+    ] = 4
+    parallelism: Annotated[
+        Mapping[str, tuple[int, int]], "Input and output lanes of single nodes, set by hand."
+    ] = field(default_factory=dict)
+    multiplier: Annotated[
+        Mapping[str, str],
+        'Products of layers with their weights, by node ("*": all others): "array", a folded array '
+        'of multipliers; "packed", two outputs per multiplier; or, for a whole vector or window in '
+        'each cycle, "shift_add" (additions alone) or "tables" of input bits.',
+    ] = field(default_factory=dict)
+    adders_per_stage: Annotated[int, "Additions between two registers of shift_add and tables."] = 2
+    clock_mhz: Annotated[
+        float,
+        "Clock for which registers are chosen, in MHz. A lower clock needs fewer flip-flops and "
+        "cycles of latency.",
+    ] = DEFAULT_MHZ
+    weights: Annotated[
+        str,
+        "Place of the weights: memory of the design, or external, which gives each linear layer "
+        "and convolution a port that streams its weights.",
+    ] = MEMORY
+    node_weights: Annotated[Mapping[str, str], "Place of the weights of single nodes."] = field(
+        default_factory=dict
+    )
+    share_layers: Annotated[
+        int,
+        "Build repeated layers as one block, through which this many tensors go together. 0: only "
+        "if max_multipliers cannot be reached otherwise.",
+    ] = 0
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -18,8 +18,11 @@ When = Literal["given", "always", "missing"]
 
 @dataclass(frozen=True)
 class Step:
-    """A pass, and when it runs: if its arguments are `given`, `always`, or where the metadata
-    `gives` is `missing` from some node (or arguments are given)."""
+    """A pass and the condition under which it runs.
+
+    `when`: "given" if the caller passes arguments, "always", or "missing" if a node lacks the
+    metadata `gives` (or the caller passes arguments).
+    """
 
     run: PassFunction
     when: When = "given"
@@ -39,12 +42,12 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The name of the pass, under which its arguments and its result go."""
+        """Name of the pass, the key of its arguments and its result."""
         spec = getattr(self.run, "spec", None)
         return str(getattr(self.run, "__name__", self.run)) if spec is None else str(spec.name)
 
     def is_due(self, graph: MaseGraph, arguments: Mapping[str, Any] | None) -> bool:
-        """Whether the pass is to run on `graph`."""
+        """Return True if the pass must run on `graph`."""
         if arguments is not None or self.when == "always":
             return True
         return self.when == "missing" and not _has(graph, str(self.gives))
@@ -52,15 +55,15 @@ class Step:
 
 def _has(graph: MaseGraph, need: str) -> bool:
     _, is_there = NEEDS[need]
-    found = (node.meta.get("mase") for node in graph.fx_graph.nodes)
-    return all(isinstance(meta, MaseMetadata) and is_there(meta) for meta in found)
+    metadata = (node.meta.get("mase") for node in graph.fx_graph.nodes)
+    return all(isinstance(meta, MaseMetadata) and is_there(meta) for meta in metadata)
 
 
 class AutoPipeline:
-    """Runs `steps` in order: `graph, info = pipeline(graph, pass_args={pass name: arguments})`.
+    """Passes in order: `graph, info = pipeline(graph, pass_args={pass name: arguments})`.
 
-    `steps` are `Step`s, passes, or names of passes; a bare pass runs where its arguments are
-    given. A subclass lists its own in `STEPS`. The list is the user's to extend:
+    `steps`: `Step`s, passes, or names of passes; a pass alone runs if the caller passes its
+    arguments. A subclass lists its steps in `STEPS`. Users may extend the list:
 
         pipeline = CompressionPipeline()
         pipeline.steps.append(Step(report_graph_analysis_pass, "always"))
@@ -69,32 +72,32 @@ class AutoPipeline:
     STEPS: ClassVar[tuple[Step | PassFunction | str, ...]] = ()
 
     def __init__(self, steps: Iterable[Step | PassFunction | str] | None = None) -> None:
-        given = self.STEPS if steps is None else steps
-        check(f"{type(self).__name__}: steps", MANY, given)
-        self.steps = [_step(each) for each in given]
+        chosen = self.STEPS if steps is None else steps
+        check(f"{type(self).__name__}: steps", MANY, chosen)
+        self.steps = [_step(each) for each in chosen]
 
     def __call__(
         self, graph: MaseGraph, pass_args: Mapping[str, Mapping[str, Any] | None] | None = None
     ) -> tuple[MaseGraph, dict[str, dict[str, Any]]]:
-        """The graph after every step that is due, and what each gave, by the name of its pass."""
+        """Run every step that is due; return the graph and the info of each pass by name."""
         if not isinstance(graph, MaseGraph):
             raise PassError(
                 f"{type(self).__name__}: expected a MaseGraph, got {type(graph).__name__}. "
                 f"Wrap it: MaseGraph(model)."
             )
         check(f"{type(self).__name__}: pass_args", MAPPING | NONE, pass_args)
-        given = pass_args or {}
-        self._check(given)
+        arguments_by_name = pass_args or {}
+        self._check(arguments_by_name)
         info: dict[str, dict[str, Any]] = {}
         for step in self.steps:
-            arguments = given.get(step.name)
+            arguments = arguments_by_name.get(step.name)
             if step.is_due(graph, arguments):
                 graph, info[step.name] = step.run(graph, arguments)
         return graph, info
 
-    def _check(self, given: Mapping[str, Any]) -> None:
+    def _check(self, pass_args: Mapping[str, Any]) -> None:
         names = [step.name for step in self.steps]
-        for name in given:
+        for name in pass_args:
             if name not in names:
                 raise ConfigError(
                     f"{type(self).__name__}: pass_args has '{name}', which is no pass of this "
@@ -110,7 +113,7 @@ class AutoPipeline:
         return f"{type(self).__name__}({', '.join(step.name for step in self.steps)})"
 
 
-def _step(given: Step | PassFunction | str) -> Step:
-    if isinstance(given, Step):
-        return given
-    return Step(PASSES[given] if isinstance(given, str) else given)
+def _step(step: Step | PassFunction | str) -> Step:
+    if isinstance(step, Step):
+        return step
+    return Step(PASSES[step] if isinstance(step, str) else step)

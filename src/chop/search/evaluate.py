@@ -17,7 +17,7 @@ from typing import Any, Literal
 from torch import nn
 from transformers import PreTrainedModel
 
-from chop.actions.model_under_study import Subject
+from chop.actions.study_subject import Subject
 from chop.arguments import FUNCTION, an, check
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph

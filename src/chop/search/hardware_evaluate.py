@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from chop.actions.hardware_formats import Observed, observe_values
 from chop.actions.metrics import direction_of
-from chop.actions.model_under_study import Subject
+from chop.actions.study_subject import Subject
 from chop.errors import ConfigError
 from chop.hw.design.design import Design
 from chop.hw.flow.predict import Prediction, predict

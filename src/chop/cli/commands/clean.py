@@ -1,7 +1,7 @@
 """`mase clean`: delete what commands wrote, and nothing else.
 
-A folder is a command's where its record lists the files of the run, or where it keeps what an
-interrupted run goes on with. Of it the listed files go, and what was kept; anything else stays.
+A folder belongs to a command if its record lists the files of the run, or if it holds the state of
+an interrupted run. The listed files and that state are deleted; all other files stay.
 """
 
 from __future__ import annotations
@@ -10,31 +10,43 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from chop.cli.configs import CleanConfig
 from chop.cli.console import write_line
 from chop.cli.failures import UsageError
 from chop.cli.output import FILES, SCRATCH, alone_in
 from chop.cli.run_log import LOGS
 from chop.cli.session import Session
+from chop.cli.shared_options import POSITIONAL
 from chop.cli.stages import STAMP
 from chop.errors import ChopError
 from chop.files import read_json
 
+EXAMPLES = ("mase clean", "mase clean out/train out/search --yes", "mase clean --unfinished")
 RECORDS = ("result.json", STAMP)
 """Files that list what a run wrote."""
-KEPT = {"checkpoints": "*/*/run.json", "study": "*/run.json", "records": "*/run.json"}
-"""What an interrupted run goes on with -> the file by which it is known."""
+STATES = {"checkpoints": "*/*/run.json", "study": "*/run.json", "records": "*/run.json"}
+"""Folder with the state of an interrupted run -> a file that identifies it."""
 DEPTH = 3
-"""How far below a folder that is named output folders are looked for."""
+"""Levels below a named folder that are searched for output folders."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanConfig:
+    """Folders to clean."""
+
+    folders: Annotated[
+        tuple[str, ...], "Output folders of commands, or folders of such folders. Default: out."
+    ] = field(default=("out",), metadata=POSITIONAL)
+    yes: Annotated[bool, "Delete without asking."] = False
+    unfinished: Annotated[bool, "Delete only the state of interrupted runs."] = False
 
 
 @dataclass(frozen=True)
 class Rubbish:
-    """What of a folder is to be deleted, and what in it is not ours."""
+    """Entries of a folder to delete, and the names of those that stay."""
 
     folder: Path
     entries: tuple[Path, ...]
@@ -42,27 +54,26 @@ class Rubbish:
 
     @property
     def size(self) -> int:
-        """Bytes of what is to be deleted."""
+        """Size of the entries to delete, in bytes."""
         return sum(_size(entry) for entry in self.entries)
 
 
 def run(config: CleanConfig, session: Session) -> dict[str, Any]:
-    """Say what would go, ask, delete."""
-    found = [each for name in config.folders for each in find_rubbish(Path(name), config)]
-    rows = [_row(each) for each in found]
-    session.console.table(rows)
-    if not found:
+    """List what would be deleted, ask, delete."""
+    rubbish = [each for name in config.folders for each in find_rubbish(Path(name), config)]
+    session.console.table([_row(each) for each in rubbish])
+    if not rubbish:
         session.console.say(f"nothing to delete in {', '.join(config.folders)}")
         return {"deleted": [], "bytes": 0}
-    total = sum(each.size for each in found)
-    _ask(config, len(found), total, session)
-    deleted = [str(entry) for each in found for entry in delete(each, session)]
+    total = sum(each.size for each in rubbish)
+    _ask(config, len(rubbish), total, session)
+    deleted = [str(entry) for each in rubbish for entry in delete(each, session)]
     session.console.say(f"deleted {_shown(total)}")
     return {"deleted": deleted, "bytes": total}
 
 
 def find_rubbish(root: Path, config: CleanConfig) -> Iterator[Rubbish]:
-    """What of the output folders at `root` and below it would go, the innermost first."""
+    """Yield the entries to delete in the folders at and below `root`, the innermost first."""
     if not root.is_dir():
         if root == Path("out"):  # nothing was written yet
             return
@@ -76,18 +87,18 @@ def find_rubbish(root: Path, config: CleanConfig) -> Iterator[Rubbish]:
 
 
 def _folders(root: Path) -> list[Path]:
-    """`root` and the folders below it, not those that links lead to."""
-    found = [] if root.is_symlink() else [root]
+    """Return `root` and the folders below it, without following links."""
+    folders = [] if root.is_symlink() else [root]
     for path, below, _ in os.walk(root):
         here = Path(path)
         deep = len(here.parts) - len(root.parts)
         below[:] = [name for name in below if not (here / name).is_symlink() and deep < DEPTH]
-        found += [here / name for name in below]
-    return found
+        folders += [here / name for name in below]
+    return folders
 
 
 def _entries(folder: Path, *, unfinished: bool) -> Iterator[Path]:
-    for name, known_by in KEPT.items():
+    for name, known_by in STATES.items():
         if any((folder / name).glob(known_by)) and not (folder / name).is_symlink():
             yield folder / name
     yield from sorted(folder.glob(f"{SCRATCH}*"))
@@ -100,14 +111,14 @@ def _entries(folder: Path, *, unfinished: bool) -> Iterator[Path]:
 
 
 def _listed(record: Path) -> list[str]:
-    """The names a record lists; only plain names of entries beside it are taken."""
+    """Return the names that a record lists, without those that are no plain file names."""
     if not record.is_file() or record.is_symlink():
         return []
     try:
-        found = read_json(record, UsageError)
+        content = read_json(record, UsageError)
     except ChopError:
         return []
-    names = found.get(FILES) if isinstance(found, dict) else None
+    names = content.get(FILES) if isinstance(content, dict) else None
     if not isinstance(names, list):
         return []
     return [n for n in names if isinstance(n, str) and n not in ("", ".", "..") and "/" not in n]
@@ -133,14 +144,14 @@ def _ask(config: CleanConfig, folders: int, size: int, session: Session) -> None
             "Give --yes."
         )
     session.start_work()
-    asked = f"delete {_shown(size)} in {folders} folders? [y/N] "
-    write_line(session.console.err, asked, end="")
+    question = f"delete {_shown(size)} in {folders} folders? [y/N] "
+    write_line(session.console.err, question, end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("clean: nothing was deleted.")
 
 
 def delete(rubbish: Rubbish, session: Session) -> Iterable[Path]:
-    """Delete, unless a command is at work in the folder; a folder that is then empty goes, too."""
+    """Delete the entries and a folder that is then empty, unless a command writes to it."""
     try:
         with alone_in(rubbish.folder):
             for entry in rubbish.entries:

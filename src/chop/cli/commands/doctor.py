@@ -1,6 +1,6 @@
 """`mase doctor`: what is installed, what works here, what to install for the rest.
 
-It reads metadata of packages and looks for files. Only `--run` and `--compile` load torch.
+It reads package metadata and looks for files. Only `--run` and `--compile` import torch.
 """
 
 from __future__ import annotations
@@ -17,26 +17,38 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from chop import toolchain
-from chop.cli.configs import DoctorConfig
 from chop.cli.failures import FAILED, OK
 from chop.cli.session import Session
 from chop.errors import ChopError
 from chop.native import find_compiler
 
+EXAMPLES = ("mase doctor", "mase doctor --json")
 DISTRIBUTION = "masegraph"
 TOOLS_EXTRA = ("test",)
 """Extras that only developers need."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class DoctorConfig:
+    """Checks."""
+
+    run: Annotated[
+        bool,
+        "Import torch, quantise a small model, build the CPU kernels and look for a GPU; takes "
+        "seconds.",
+    ] = False
+    compile: Annotated[bool, "Compile a small model with torch.compile."] = False
+
+
 @dataclass(frozen=True)
 class Check:
-    """One finding: `remedy` says what to do where it is not `ok`."""
+    """One finding; `remedy`: the advice if it is not `ok`."""
 
     group: str
     name: str
@@ -46,7 +58,7 @@ class Check:
 
 
 def run(config: DoctorConfig, session: Session) -> dict[str, Any]:
-    """Print every finding; exit with code 0 where nothing of the core is missing."""
+    """Print every finding; the exit code is 0 if nothing of the core is missing."""
     session.start_work()
     checks = list(examine(config))
     core = all(check.ok for check in checks if check.group == CORE)
@@ -76,7 +88,7 @@ CORE, OPTIONAL, MACHINE = "core", "optional packages", "this machine"
 
 
 def examine(config: DoctorConfig) -> Iterator[Check]:
-    """Yield every finding, in the order of the page. Nothing loads torch unless asked to."""
+    """Yield every finding in the order of the page."""
     yield from _packages()
     for name, look, remedy in MACHINE_CHECKS:
         yield _attempt(MACHINE, name, look, remedy)
@@ -101,23 +113,23 @@ def _attempt(group: str, name: str, look: Callable[[], str], remedy: str) -> Che
 
 
 def _packages() -> Iterator[Check]:
-    version = platform.python_version()
-    yield Check(CORE, "python", sys.version_info >= (3, 11), version, "needs 3.11 or newer")
+    python = platform.python_version()
+    yield Check(CORE, "python", sys.version_info >= (3, 11), python, "needs 3.11 or newer")
     own = _version(DISTRIBUTION)
-    yield Check(CORE, DISTRIBUTION, True, own or "run from its folder: requirements are not known")
+    yield Check(CORE, DISTRIBUTION, True, own or "run from its folder: requirements are unknown")
     for need in requirements().values():
-        found = _version(need.name) if need.is_optional or _is_importable(need.name) else None
+        version = _version(need.name) if need.is_optional or _is_importable(need.name) else None
         purpose = f" (for {', '.join(need.extras)})" if need.is_optional else ""
-        told = f"{found or 'not installed'}{purpose}"
-        ok = found is not None and need.specifier.contains(found, prereleases=True)
+        text = f"{version or 'not installed'}{purpose}"
+        ok = version is not None and need.specifier.contains(version, prereleases=True)
         extra = f"[{need.extras[0]}]" if need.is_optional else ""
         remedy = f"pip install '{DISTRIBUTION}{extra}', needs {need.specifier}"
-        yield Check(OPTIONAL if need.is_optional else CORE, need.name, ok, told, remedy)
+        yield Check(OPTIONAL if need.is_optional else CORE, need.name, ok, text, remedy)
 
 
 @dataclass(frozen=True)
 class Need:
-    """One package that the distribution requires; `extras` name who asks besides the core."""
+    """A required package; `extras`: the extras that require it."""
 
     name: str
     specifier: SpecifierSet
@@ -126,8 +138,8 @@ class Need:
 
 
 def requirements() -> dict[str, Need]:
-    """Return the required packages, those of the core first, then those of extras."""
-    asked: dict[str, list[tuple[str, Requirement]]] = {}
+    """Return the required packages: those of the core, then those of extras."""
+    required: dict[str, list[tuple[str, Requirement]]] = {}
     inner: dict[str, set[str]] = {}
     for text in _declared():
         requirement = Requirement(text)
@@ -138,9 +150,9 @@ def requirements() -> dict[str, Need]:
             for each in requirement.extras:
                 inner.setdefault(each, set()).add(extra)
         else:
-            asked.setdefault(requirement.name, []).append((extra, requirement))
-    found = [_need(name, rows, inner) for name, rows in asked.items()]
-    return {n.name: n for n in sorted(found, key=lambda need: (need.is_optional, need.name))}
+            required.setdefault(requirement.name, []).append((extra, requirement))
+    needs = [_need(name, rows, inner) for name, rows in required.items()]
+    return {n.name: n for n in sorted(needs, key=lambda need: (need.is_optional, need.name))}
 
 
 def _need(name: str, rows: list[tuple[str, Requirement]], inner: dict[str, set[str]]) -> Need:
@@ -177,7 +189,7 @@ def _is_importable(name: str) -> bool:
 
 
 def _trace() -> str:
-    import torch  # imported late: the doctor must speak where it cannot be
+    import torch  # imported late: the doctor must work if torch does not
 
     from chop import MaseGraph
     from chop.passes import quantize_transform_pass
@@ -221,17 +233,17 @@ RUNS: tuple[tuple[str, str, Callable[[], str], str], ...] = (
     (MACHINE, "CPU kernels", _cpu_kernels, "install a C++ compiler"),
     (MACHINE, "GPU in torch", _torch_gpu, "optional: a CUDA build of torch and a driver"),
 )
-"""Checks of `--run`, which load torch: group, name, how to look, what to do where it fails."""
+"""Checks of `--run`: group, name, function, advice if it fails."""
 
 
 # -- this machine ----------------------------------------------------------------------------------
 
 
 def _compiler() -> str:
-    found = find_compiler()
-    if found is None:
+    compiler = find_compiler()
+    if compiler is None:
         raise OSError("no C++ compiler")
-    return found
+    return compiler
 
 
 def _gpu() -> str:
@@ -244,16 +256,16 @@ def _gpu() -> str:
 
 
 def _verilator() -> str:
-    found = toolchain.verilator()
-    return f"{found.version()} ({found.program})"
+    verilator = toolchain.verilator()
+    return f"{verilator.version()} ({verilator.program})"
 
 
 def _program(*names: str) -> Callable[[], str]:
     def look() -> str:
-        found = next((path for name in names if (path := shutil.which(name))), None)
-        if found is None:
+        program = next((path for name in names if (path := shutil.which(name))), None)
+        if program is None:
             raise OSError("not on the PATH")
-        return found
+        return program
 
     return look
 
@@ -268,12 +280,12 @@ def _nextpnr() -> str:
     packages = [name for name in toolchain.INSTALL if name.startswith("yowasp_nextpnr_")]
     for package in packages:
         toolchain.require_package(package)
-    told = (f"{p.rpartition('_')[2]} {_version(p.replace('_', '-'))}" for p in packages)
-    return f"nextpnr {', '.join(told)}"
+    versions = (f"{p.rpartition('_')[2]} {_version(p.replace('_', '-'))}" for p in packages)
+    return f"nextpnr {', '.join(versions)}"
 
 
 def _abc() -> str:
-    """Return the path of ABC: that of the package `pyosys`, else one on the PATH."""
+    """Return the path of ABC: in the package `pyosys`, or on the PATH."""
     spec = importlib.util.find_spec("pyosys")
     beside = Path(spec.origin).parent / "yosys-abc" if spec is not None and spec.origin else None
     if beside is not None and beside.is_file():
@@ -282,12 +294,12 @@ def _abc() -> str:
 
 
 def _postgres() -> str:
-    found = shutil.which("postgres") or next(
+    server = shutil.which("postgres") or next(
         (str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))), None
     )
-    if found is None:
+    if server is None:
         raise OSError("no server on this machine")
-    return found
+    return server
 
 
 def _memory() -> str:
@@ -311,4 +323,4 @@ MACHINE_CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
         "only for tests of report.html",
     ),
 )
-"""Name, how to look, what to do where it fails."""
+"""Name, function, advice if it fails."""

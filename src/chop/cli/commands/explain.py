@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
-from chop.actions.explain_figure import explain_figure
-from chop.actions.records import write_csv
-from chop.cli.configs import ExplainConfig
-from chop.cli.data import require_data
 from chop.cli.session import Session
-from chop.cli.source import describe, find_source, load_graph
-from chop.passes import explain_analysis_pass
+from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions
+from chop.errors import ConfigError
+
+EXAMPLES = (
+    "mase explain out/quantize --dataset digits",
+    "mase explain out/quantize --dataset digits --against out/train --rows 256",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainConfig(ModelOptions, DataOptions, OutputOptions):
+    """Analysis."""
+
+    against: Annotated[
+        str | None, "The float model. Default: the same layers without their formats."
+    ] = None
+    rows: Annotated[int, "Number of training rows to run."] = 64
+    share: Annotated[float, "Skip layer groups that cause less than this share of the loss."] = 0.02
+    most: Annotated[int, "Largest number of layers to analyse."] = 8
+    out: Path = Path("out/explain")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rows < 1:
+            raise ConfigError(f"rows must be at least 1, got {self.rows}.")
 
 
 def run(config: ExplainConfig, session: Session) -> dict[str, Any]:
-    """Look for the layers, say what was found, and draw it."""
-    source = find_source(config)
-    data = require_data(config, source.place, "explain")
-    graph = load_graph(config, source, data)
+    """Measure the loss of each layer, print the worst with advice, and draw them."""
+    from chop.actions.explain_figure import explain_figure
+    from chop.actions.records import write_csv
+    from chop.cli.source import describe, find_source, load_graph, load_with_data
+    from chop.passes import explain_analysis_pass
+
+    source, data, graph = load_with_data(config, "explain")
     reference = None
     if config.against is not None:
         other = dataclasses.replace(config, model=config.against)
@@ -28,24 +52,24 @@ def run(config: ExplainConfig, session: Session) -> dict[str, Any]:
     session.start_work()
     settings = {"reference": reference, "share": config.share, "most": config.most}
     with session.console.progress(f"explain on {config.rows} rows"):
-        _, found = explain_analysis_pass(graph, {"data": batches, **settings})
-    _tell(session, found)
-    write_csv(session.folder / "layers.csv", [_flat(row) for row in found["layers"]])
-    write_csv(session.folder / "kernels.csv", found["kernels"])
-    explain_figure(found["loss"], found["layers"], session.folder / "explain.svg")
-    return {**describe(graph, source), "explained": found}
+        _, info = explain_analysis_pass(graph, {"data": batches, **settings})
+    _print(session, info)
+    write_csv(session.folder / "layers.csv", [_flat(row) for row in info["layers"]])
+    write_csv(session.folder / "kernels.csv", info["kernels"])
+    explain_figure(info["loss"], info["layers"], session.folder / "explain.svg")
+    return {**describe(graph, source), "explained": info}
 
 
-def _tell(session: Session, found: dict[str, Any]) -> None:
+def _print(session: Session, info: dict[str, Any]) -> None:
     say, table = session.console.say, session.console.table
-    say(f"divergence from the float model: {found['loss']:.3g} nats a row ({found['runs']} runs)")
-    if not found["layers"]:
+    say(f"divergence from the float model: {info['loss']:.3g} nats a row ({info['runs']} runs)")
+    if not info["layers"]:
         say("no layer stands out.")
-    table([_flat(row) for row in found["layers"]])
-    for row in found["layers"]:
+    table([_flat(row) for row in info["layers"]])
+    for row in info["layers"]:
         say(f"{row['layer']}: {'; or '.join(row['advice'])}")
-    say("\nwhat the layers run on here, against float:")
-    table([_kernel(row) for row in found["kernels"]])
+    say("\nkernels of the layers on this machine, compared with float:")
+    table([_kernel(row) for row in info["kernels"]])
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -58,12 +82,11 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kernel(row: dict[str, Any]) -> dict[str, Any]:
-    is_faster = row["ratio"] < 1
     return {
         "layer": row["layer"],
         "alike": row["alike"],
         "kernel": row["kernel"],
         "time (ms)": f"{row['seconds'] * 1e3:.3g}",
         "float (ms)": f"{row['float_seconds'] * 1e3:.3g}",
-        "": f"{row['ratio']:.2f} of float: {'faster' if is_faster else 'slower'}",
+        "": f"{row['ratio']:.2f} of float: {'faster' if row['ratio'] < 1 else 'slower'}",
     }

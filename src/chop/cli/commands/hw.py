@@ -1,19 +1,14 @@
-"""`mase hw`: a quantised model down to a part: RTL, simulation, routed clock, bitstream."""
+"""`mase hw`: a quantised model on a part: RTL, simulation, routed clock, bitstream."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from chop.actions.hardware import HardwareBuild, build_hardware
-from chop.cli.commands.emit import (
-    HARDWARE,
-    EmitConfig,
-    load_emitted,
-    start_hardware,
-    test_inputs,
-)
+from chop.cli.emitted_design import HARDWARE, DesignOptions, load_design_input, start_hardware
 from chop.cli.names import names
 from chop.cli.session import Session
 from chop.errors import HardwareError
@@ -23,54 +18,56 @@ from chop.hw.flow.predict import predict
 from chop.hw.flow.route.flow import RouteOptions, records, require_tools
 from chop.hw.flow.route.parts import get_part
 
+EXAMPLES = (
+    "mase hw out/quantize --dataset digits --device ecp5-85k",
+    "mase hw out/quantize --device ice40-hx8k --max-multipliers 4 --seeds 1,2,3,4,5",
+)
 DEVICE = "ecp5-85k"
-"""Where neither the user nor a trial names one."""
+"""Default part if the trial names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HwConfig(EmitConfig):
-    """Hardware on a part.
+class HwConfig(DesignOptions):
+    """Part."""
 
-    `device`: the part, such as ecp5-85k; `mase list parts` has all. By default that of the trial's
-    study, else ecp5-85k.
-    """
-
-    device: str | None = field(default=None, metadata=names("parts", closed=True))
+    device: Annotated[
+        str | None, "FPGA (`mase list parts`). Default: the part of the trial, or ecp5-85k."
+    ] = field(default=None, metadata=names("parts", closed=True))
     routing: RouteOptions = field(default_factory=RouteOptions, metadata={"prefix": ""})
     out: Path = Path("out/hw")
 
 
 def run(config: HwConfig, session: Session) -> dict[str, Any]:
-    """Emit, simulate, synthesise, place and route; raises unless every bit is right."""
-    given = load_emitted(config, session)
-    device = config.device or given.part or DEVICE
+    """Emit, simulate, synthesise, place and route; raise unless every bit is right."""
+    inputs = load_design_input(config, session)
+    device = config.device or inputs.part or DEVICE
     require_tools(get_part(device))
-    start_hardware(given, session)
+    start_hardware(inputs, session)
     with session.console.progress("build and simulate") as progress:
-        steps = iter(range(1, 1 << 30))
+        steps = itertools.count(1)
         built = build_hardware(
-            given.graph,
+            inputs.graph,
             session.folder,
-            inputs=test_inputs(given.graph, given.data),
-            parallelism=given.args,
+            inputs=inputs.test_inputs,
+            parallelism=inputs.args,
             family=None,
             device=device,
             routing=config.routing,
             progress=lambda text: progress.to(next(steps), text),
         )
-    told = describe_routed(built)
+    record = describe_routed(built)
     session.console.say(f"{built.verdict}")
-    session.console.say(told["predicted"])
+    session.console.say(record["predicted"])
     session.console.say(f"routed: {built.routed}")
-    session.console.say(f"{told['tensors_per_second']:,.0f} tensors per second")
-    session.console.say(f"slowest path: {' -> '.join(told['path_stages'])}")
-    session.console.say(f"bitstream: {config.out / told['bitstream']}")
+    session.console.say(f"{record['tensors_per_second']:,.0f} tensors per second")
+    session.console.say(f"slowest path: {' -> '.join(record['path_stages'])}")
+    session.console.say(f"bitstream: {config.out / record['bitstream']}")
     report = f"{HARDWARE}/{built.report.name}"
-    return {**given.facts, "verdict": str(built.verdict), **told, "report": report}
+    return {**inputs.facts, "verdict": str(built.verdict), **record, "report": report}
 
 
 def describe_routed(built: HardwareBuild) -> dict[str, Any]:
-    """What was reached on the part, in plain data."""
+    """Return the routed result as plain data."""
     routed = built.routed
     assert routed is not None, "a device was given"
     design = built.lowered.design
@@ -86,7 +83,7 @@ def describe_routed(built: HardwareBuild) -> dict[str, Any]:
 
 
 def _predicted(design: Design, part: str) -> str:
-    """What was predicted; of some parts and components there is no model."""
+    """Return the prediction; some parts and components have no model."""
     try:
         return str(predict(design, part))
     except HardwareError as error:

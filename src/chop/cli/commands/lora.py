@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from chop.cli.checkpoints import save_model
-from chop.cli.configs import DataOptions, ModelOptions, OutputOptions, TrainingOptions
-from chop.cli.data import require_data
 from chop.cli.session import Session
 from chop.cli.settings import to_table
-from chop.cli.source import describe, find_source, load_graph, tokenizer_of
-from chop.cli.training import fit, forget_checkpoints, measure, measured
+from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions, TrainingOptions
+from chop.cli.source import describe, load_with_data, tokenizer_of
+from chop.cli.train_and_measure import fit, forget_checkpoints, measure, measured
 from chop.passes import (
     fuse_lora_weights_transform_pass,
     insert_lora_adapter_transform_pass,
@@ -20,38 +19,38 @@ from chop.passes import (
 )
 from chop.passes.graph.transforms.lora import InsertLoraArgs
 
+EXAMPLES = (
+    "mase lora out/train --dataset digits --rank 4 --epochs 2",
+    "mase lora prajjwal1/bert-tiny --dataset imdb --rank 8 --modules-to-save classifier",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
-    """Training of adapters.
-
-    `epochs`: passes over the training rows. `fuse`: add the adapters to the weights at the end.
-    """
+    """Adapters."""
 
     adapter: InsertLoraArgs = field(default_factory=InsertLoraArgs, metadata={"prefix": ""})
-    epochs: float = 1.0
-    fuse: bool = True
+    epochs: Annotated[float, "Passes over the training rows."] = 1.0
+    fuse: Annotated[bool, "Add the adapters to the weights at the end."] = True
     out: Path = Path("out/lora")
 
 
 def run(config: LoraConfig, session: Session) -> dict[str, Any]:
-    """Insert, train, save the adapters alone, fuse, save the graph."""
-    source = find_source(config)
-    data = require_data(config, source.place, "lora")
-    graph = load_graph(config, source, data)
-    found = {"before": measured(session, graph, data, config)}
+    """Insert adapters, train and save them, fuse them, save the graph."""
+    source, data, graph = load_with_data(config, "lora")
+    metrics = {"before": measured(session, graph, data, config)}
     _, adapters = insert_lora_adapter_transform_pass(graph, to_table(config.adapter))
     trained = fit(graph, data, config, config.epochs, session, "adapters")
     save_lora_adapter_interface_pass(graph, {"path": session.folder / "adapter"})
     if config.fuse:
         fuse_lora_weights_transform_pass(graph)
-    found["after"] = measure(graph, data, config)
-    save_model(graph, session.folder, tokenizer_of(config, source))
+    metrics["after"] = measure(graph, data, config)
+    save_model(session, graph, tokenizer_of(config, source))
     metric = config.measure
     session.console.say(
         f"{adapters['trainable']:,} of {adapters['total']:,} parameters trained "
-        f"({adapters['share']:.2%}); {metric} {found['before'][metric]:.4f} -> "
-        f"{found['after'][metric]:.4f}{'; fused' if config.fuse else ''}"
+        f"({adapters['share']:.2%}); {metric} {metrics['before'][metric]:.4f} -> "
+        f"{metrics['after'][metric]:.4f}{'; fused' if config.fuse else ''}"
     )
     forget_checkpoints(session)
-    return {**describe(graph, source), "lora": adapters, "train": trained, "eval": found}
+    return {**describe(graph, source), "lora": adapters, "train": trained, "eval": metrics}

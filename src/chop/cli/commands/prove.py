@@ -5,56 +5,57 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tabulate import tabulate
-
-from chop.cli.configs import POSITIONAL, OutputOptions
 from chop.cli.failures import FAILED, OK
 from chop.cli.session import Session
+from chop.cli.shared_options import POSITIONAL, OutputOptions
 from chop.errors import ConfigError
-from chop.hw.proofs import PROOFS, Verdict, prove_all
-from chop.hw.proofs.engine import find_abc
 from chop.registry import suggest
 
-HEAD = ("component", "law", "method", "depth", "seconds", "verdict")
+EXAMPLES = ("mase prove", "mase prove fifo", "mase prove fixed_cast --limit 600")
+COLUMNS = ("component", "law", "method", "depth", "seconds", "verdict")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProveConfig(OutputOptions):
-    """Proofs of components of the library.
+    """Proofs."""
 
-    `component`: one of them; all where it is not given. `limit`: seconds for one law.
-    """
-
-    component: str | None = field(default=None, metadata=POSITIONAL)
-    limit: int = 600
+    component: Annotated[str | None, "Component of the hardware library. Default: all."] = field(
+        default=None, metadata=POSITIONAL
+    )
+    limit: Annotated[int, "Time limit for one law, in seconds."] = 600
     out: Path = Path("out/prove")
 
 
 def run(config: ProveConfig, session: Session) -> dict[str, Any]:
-    """Exit code 0 where every law is proved; a trace is written for each that is not."""
-    known = {proof.module for proof in PROOFS}
-    if config.component is not None and config.component not in known:
+    """Prove the laws; write a trace for each that fails. The exit code is 0 if all hold."""
+    from chop.hw.proofs import PROOFS, prove_all
+    from chop.hw.proofs.engine import find_abc
+
+    components = sorted({proof.module for proof in PROOFS})
+    if config.component is not None and config.component not in components:
         raise ConfigError(
             f"component: nothing is proved of '{config.component}'. "
-            f"{suggest(config.component, sorted(known))}"
+            f"{suggest(config.component, components)}"
         )
-    chosen = [proof for proof in PROOFS if config.component in (None, proof.module)]
+    proofs = [proof for proof in PROOFS if config.component in (None, proof.module)]
     find_abc()
     session.start_work()
-    with session.console.progress(f"prove {len(chosen)} components"):
-        verdicts = list(prove_all(chosen, os.cpu_count() or 1, config.limit))
-    session.console.say(tabulate([v.row() for v in verdicts], HEAD, disable_numparse=True))
-    traces = [_write(verdict, number, session) for number, verdict in enumerate(verdicts)]
-    rows = [dict(zip(HEAD, v.row(), strict=True)) for v in verdicts]
+    with session.console.progress(f"prove {len(proofs)} components"):
+        verdicts = list(prove_all(proofs, os.cpu_count() or 1, config.limit))
+    rows = [dict(zip(COLUMNS, verdict.row(), strict=True)) for verdict in verdicts]
+    session.console.table(rows, disable_numparse=True)
+    records = [
+        {**row, "trace": _write_trace(verdict, number, session)}
+        for number, (row, verdict) in enumerate(zip(rows, verdicts, strict=True))
+    ]
     is_proved = all(verdict.is_proved for verdict in verdicts)
-    told = [{**row, "trace": t} for row, t in zip(rows, traces, strict=True)]
-    return {"exit_code": OK if is_proved else FAILED, "verdicts": told}
+    return {"exit_code": OK if is_proved else FAILED, "verdicts": records}
 
 
-def _write(verdict: Verdict, number: int, session: Session) -> str | None:
-    """The files of a counterexample."""
+def _write_trace(verdict: Any, number: int, session: Session) -> str | None:
+    """Write the waveform of a counterexample and print it; return its file name."""
     if verdict.trace is None:
         return None
     name = f"{number}_{verdict.proof.module}_{verdict.law}.vcd"

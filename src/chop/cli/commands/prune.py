@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from chop.actions.gradient_scores import gradient_scores
 from chop.actions.records import write_csv
-from chop.cli.compression import Compression, compress
-from chop.cli.configs import DataOptions, ModelOptions, OutputOptions, TrainingOptions
+from chop.cli.before_and_after import Compression, compress
 from chop.cli.data import Data
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
 from chop.cli.settings import to_table
+from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions, TrainingOptions
 from chop.cli.units import titled
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
@@ -21,21 +21,26 @@ from chop.passes import prune_transform_pass
 from chop.passes.prune.importance import METHODS
 from chop.passes.prune.pruning_config import PruneActivation, PruneWeight
 
+EXAMPLES = (
+    "mase prune out/train --sparsity 0.5 --method l1-norm --scope global",
+    "mase prune out/train --granularity 2:4",
+    "mase prune out/train --granularity channel --sparsity 0.5 \\\n"
+    "    --dataset digits --finetune-epochs 2 --evaluate",
+)
 SCORED_BATCHES = 4
+"""Batches for methods that score weights by gradients or by inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PruneConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
-    """Pruning.
-
-    `evaluate`: measure before and after. `finetune_epochs`: then train for so many epochs; what is
-    pruned stays so.
-    """
+    """Pruning."""
 
     weight: PruneWeight | None = field(default=None, metadata={"prefix": ""})
     activation: PruneActivation | None = None
-    evaluate: bool = False
-    finetune_epochs: float = 0.0
+    evaluate: Annotated[bool, "Evaluate the model before and after."] = False
+    finetune_epochs: Annotated[
+        float, "Epochs of training after pruning; pruned weights stay zero."
+    ] = 0.0
     out: Path = Path("out/prune")
 
     def __post_init__(self) -> None:
@@ -47,7 +52,7 @@ class PruneConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
 
 
 def run(config: PruneConfig, session: Session) -> dict[str, Any]:
-    """Prune, train on where asked, compare with before, save."""
+    """Prune a model, train it if asked, compare with before, save."""
 
     def change(graph: MaseGraph, data: Data | None) -> dict[str, Any]:
         _, info = prune_transform_pass(graph, pass_arguments(config, graph, data))
@@ -68,7 +73,7 @@ def run(config: PruneConfig, session: Session) -> dict[str, Any]:
 
 
 def pass_arguments(config: PruneConfig, graph: MaseGraph, data: Data | None) -> dict[str, Any]:
-    """The arguments of prune_transform_pass; methods by gradients and by inputs get batches."""
+    """Return the arguments of prune_transform_pass, with batches for methods that need them."""
     args: dict[str, Any] = {"seed": config.seed}
     for name in ("weight", "activation"):
         part = getattr(config, name)

@@ -2,185 +2,163 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from chop.actions.fixed_point import OPERANDS, fitted_fixed_point, observe_ranges
-from chop.actions.post_training import (
-    BUDGET_FORMATS,
-    check_options,
-    methods_named,
-    quantize_with_data,
-    rules_for_bits,
-    weight_formats,
-)
-from chop.actions.records import write_csv
-from chop.actions.weight_budget import WeightBudget
-from chop.actions.weighted_layers import left_in_float, weighted_ops
-from chop.cli.compression import Compression, compress
-from chop.cli.configs import QuantizeConfig
-from chop.cli.data import Data
 from chop.cli.failures import UsageError
+from chop.cli.names import SPELLING, names
 from chop.cli.session import Session
-from chop.cli.training import CHECKPOINTS, forget_checkpoints
+from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions, TrainingOptions
 from chop.errors import ConfigError
-from chop.files import remove_whole, write_whole
-from chop.ir.graph import MaseGraph
-from chop.ir.ops import OPS
-from chop.nn.quantizers.formats import find_format, spelled_settings
-from chop.passes import learn_scales_transform_pass, summarize_quantization_analysis_pass
-from chop.passes.graph.transforms.quantize import check_quantization
-from chop.passes.rewrite.lift_layers import lift_products
 
-OBSERVED_BATCHES = 4
-DEFAULT_FORMAT = "mxint8"
-"""Format of weights and inputs if no option names one: within a hair of floats."""
-WIDTH_ALONE = "integer"
-"""Format if --width is given alone."""
-SENSITIVITY = "sensitivity.json"
-"""What was chosen from, for the report."""
-DEFAULT = BUDGET_FORMATS[0]
+EXAMPLES = (
+    "mase quantize out/train --format integer --width 8 --frac-width 4",
+    "mase quantize out/train --dataset digits --fit --width 6 --qat-epochs 1 --evaluate",
+    "mase quantize bert-tiny --set rules.linear.config.name=mxint",
+    "mase quantize --config run.toml",
+)
+NEAREST = "nearest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
+    """Number formats."""
+
+    format: Annotated[
+        str | None,
+        "Number format of every operand, spelled NAME[/GROUP][:SETTING=VALUE]…: mxint4, mxint8/16, "
+        "mxfp4, fixed8.4, int8/channel, fp8_e4m3 … (see docs/formats.md), or a name of `mase list "
+        "formats` with --width. Default: mxint8, or integer if only --width is given.",
+    ] = field(default=None, metadata=names("formats", check=SPELLING))
+    width: Annotated[int | None, "Bits of every operand."] = None
+    frac_width: Annotated[int | None, "Fractional bits of every operand."] = None
+    type: Annotated[
+        tuple[str, ...] | None,
+        "Ops to quantise. Default: those with weights, as linear, conv1d, embedding …",
+    ] = field(default=None, metadata=names("ops"))
+    fit: Annotated[
+        bool, "Choose the fractional bits of each operand of linear layers from the dataset."
+    ] = False
+    bits: Annotated[
+        float | None,
+        "Average bits per weight of the whole model, embeddings included: the width of each "
+        "layer's weight is chosen for it (formats mxint and block_fp).",
+    ] = None
+    method: Annotated[
+        tuple[str, ...] | str,
+        "Methods that keep the accuracy (`mase list methods`).",
+    ] = field(default=(NEAREST,), metadata=names("methods", closed=True))
+    observer: Annotated[
+        str | None,
+        "Choose the scales, or the fractional bits of fixed point, from values of the dataset "
+        "(`mase list observers`). Default: scales are measured at each call.",
+    ] = field(default=None, metadata=names("observers", closed=True))
+    calibration_rows: Annotated[
+        int, "Number of training rows for --bits, --method and --observer."
+    ] = 128
+    evaluate: Annotated[bool, "Evaluate the model before and after."] = False
+    qat_epochs: Annotated[float, "Epochs of training after quantisation."] = 0.0
+    learn_scales: Annotated[bool, "Train the scales of the observer, too."] = False
+    rules: Annotated[
+        dict[str, Any], "Arguments of quantize_transform_pass, in place of the flags."
+    ] = field(default_factory=dict)
+    options: Annotated[
+        dict[str, dict[str, Any]],
+        'Further arguments of each method\'s pass, by method; "calibrate" for the observer.',
+    ] = field(default_factory=dict)
+    out: Path = Path("out/quantize")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.method, str):  # a file may spell several as the command line does
+            object.__setattr__(self, "method", tuple(n.strip() for n in self.method.split(",")))
+        short = self.format is not None or self.width is not None or self.frac_width is not None
+        for is_wrong, message in (
+            (
+                short and self.rules,
+                "format, width and frac_width exclude 'rules'; give one or the other.",
+            ),
+            (
+                self.fit and (self.width is None or self.rules),
+                "fit chooses fixed point of a given width: give --width alone.",
+            ),
+            (
+                self.fit and self.observer is not None,
+                "fit is observer min_max for fixed point: give one or the other.",
+            ),
+            (
+                self.bits is not None and (self.width is not None or self.rules or self.fit),
+                "bits chooses the widths: it excludes width, fit and rules.",
+            ),
+            (
+                self.bits is not None and self.type is not None,
+                "bits is the average over all weights: it excludes type.",
+            ),
+            (
+                self.learn_scales and (self.observer is None or not self.qat_epochs),
+                "learn_scales trains what an observer chose: give --observer and --qat-epochs too.",
+            ),
+            (
+                self.calibration_rows < 1,
+                f"calibration_rows must be at least 1, got {self.calibration_rows}.",
+            ),
+        ):
+            if is_wrong:
+                raise ConfigError(message)
+
+    @property
+    def calibrated_flags(self) -> Sequence[str]:
+        """Flags that need calibration data."""
+        flags = ["--bits"] * (self.bits is not None) + ["--observer"] * (self.observer is not None)
+        return [*flags, *(f"--method {name}" for name in self.method if name != NEAREST)]
 
 
 def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
-    """Quantise, train on where asked, compare with before, save."""
+    """Quantise a model, train it if asked, compare with before, save."""
+    _check_dataset(config)
+    from chop.actions.records import write_csv
+    from chop.actions.weighted_layers import left_in_float
+    from chop.cli.before_and_after import Compression, compress
+    from chop.cli.quantization_plan import quantize_graph
+    from chop.ir.ops import OPS
+    from chop.passes import summarize_quantization_analysis_pass
 
-    def change(graph: MaseGraph, data: Data | None) -> dict[str, Any]:
-        return _quantize(config, session, graph, data)
-
-    plan = Compression("quantize", change, config.qat_epochs, "QAT", config.evaluate)
+    plan = Compression(
+        "quantize",
+        lambda graph, data: quantize_graph(config, session, graph, data),
+        config.qat_epochs,
+        "QAT",
+        config.evaluate,
+    )
     graph, result = compress(config, session, plan)
-    _, told = summarize_quantization_analysis_pass(graph)
-    write_csv(session.folder / "layers.csv", told["table"])
+    _, summary = summarize_quantization_analysis_pass(graph)
+    write_csv(session.folder / "layers.csv", summary["table"])
     session.console.say("\nnodes by op:")
-    session.console.table(told["ops"])
-    left = left_in_float(graph)
-    _say_left(left, config, session)
-    return {**result, "ops": told["ops"], "left_in_float": left}
+    session.console.table(summary["ops"])
+    floats = left_in_float(graph)  # rarely intended, and visible in the bytes
+    if floats:
+        rows = [
+            f"{row['op']} ({row['layers']} of them, {row['parameters']:,} numbers, "
+            f"{row['share']:.1%})"
+            for row in floats
+        ]
+        ops = [row["op"] for row in floats if row["op"] in OPS]
+        advice = f" --type {','.join(ops)} names them." if ops and not config.rules else ""
+        session.console.say(f"\nleft as floats: {'; '.join(rows)}.{advice}")
+    return {**result, "ops": summary["ops"], "left_in_float": floats}
 
 
-def _say_left(left: list[dict[str, Any]], config: QuantizeConfig, session: Session) -> None:
-    """What has parameters and no format: that is seldom meant, and shows in the bytes."""
-    if not left:
+def _check_dataset(config: QuantizeConfig) -> None:
+    """Raise if an option needs a dataset and there is none, before the model is loaded."""
+    if config.dataset is not None:
         return
-    rows = [
-        f"{row['op']} ({row['layers']} of them, {row['parameters']:,} numbers, {row['share']:.1%})"
-        for row in left
-    ]
-    ops = [row["op"] for row in left if row["op"] in OPS]
-    how = f" --type {','.join(ops)} names them." if ops and not config.rules else ""
-    session.console.say(f"\nleft as floats: {'; '.join(rows)}.{how}")
-
-
-def _quantize(
-    config: QuantizeConfig, session: Session, graph: MaseGraph, data: Data | None
-) -> dict[str, Any]:
-    """Choose formats where bits are asked for, quantise, and round weights by the method."""
-    batches = calibration(config, graph, data)
-    check_options(config.options)
-    lift_products(graph)
-    told: dict[str, Any] = {}
-    if config.bits is None:
-        rules = pass_arguments(config, graph, data)
-        check_quantization(graph, rules)
-        if not config.rules and _is_default(config):
-            ops = ", ".join(key for key in rules if key != "by")
-            chosen = f"{DEFAULT_FORMAT} for {ops}"
-            session.console.note(f"nothing was said about formats: {chosen}")
-        session.start_work()
-    else:
-        form = config.format or DEFAULT
-        WeightBudget.of(graph, weight_formats(form)).check(config.bits)
-        session.start_work()
-        rules, allocation = rules_for_bits(graph, batches, config.bits, form)
-        record = json.dumps(allocation.pop("sensitivity"), indent=1)
-        write_whole(session.folder / SENSITIVITY, f"{record}\n")
-        told["allocation"] = allocation
-        _say_allocation(allocation, session)
-    found = quantize_with_data(
-        graph,
-        rules,
-        batches,
-        config.method,
-        config.options,
-        observer=config.observer,
-        keep=_kept_layers(config, session),
-    )
-    if "calibration" in found:
-        write_csv(session.folder / "calibration.csv", found["calibration"])
-    if config.learn_scales:
-        told["learned"] = learn_scales_transform_pass(graph)[1]["parameters"]
-    return {**told, **found}
-
-
-def _kept_layers(config: QuantizeConfig, session: Session) -> Path:
-    """Where rounded layers are kept until the results are in their place."""
-    folder = session.out / CHECKPOINTS / "layers"
-    if not config.resume:
-        remove_whole(folder)
-    forget_checkpoints(session)
-    return folder
-
-
-def _say_allocation(told: dict[str, Any], session: Session) -> None:
-    floats = f", {told['floats']:,} of them floats" if told["floats"] else ""
-    session.console.say(
-        f"{told['bits']:.3g} bits per weight on average over all {told['weights']:,} weights"
-        f"{floats}; predicted loss {told['loss']:.3g} nats:"
-    )
-    session.console.table(
-        [{"layer": node, "format": label} for node, label in told["assignment"].items()]
-    )
-
-
-def calibration(config: QuantizeConfig, graph: MaseGraph, data: Data | None) -> list[Any]:
-    """Training rows to calibrate on; none where nothing asks for them."""
-    asks = ["--bits"] * (config.bits is not None) + ["--observer"] * (config.observer is not None)
-    asks += [f"--method {name}" for name in methods_named(config.method) if name != "nearest"]
-    if not asks:
-        return []
-    if data is None:
-        told = f"{' and '.join(asks)} look{'s' * (len(asks) == 1)} at values of the dataset"
-        raise UsageError(f"{told}: give --dataset.")
-    most = -(-config.calibration_rows // config.rows_measured_at_once)
-    rows = min(config.rows_measured_at_once, config.calibration_rows)
-    return data.batches(graph.model, rows, most)
-
-
-def pass_arguments(config: QuantizeConfig, graph: MaseGraph, data: Data | None) -> dict[str, Any]:
-    """The arguments of quantize_transform_pass that a configuration asks for."""
-    if config.rules:
-        return config.rules
+    flags = config.calibrated_flags
+    if flags:
+        verb = f"look{'s' * (len(flags) == 1)}"
+        raise UsageError(f"{' and '.join(flags)} {verb} at values of the dataset: give --dataset.")
     if config.fit:
-        if data is None:
-            raise UsageError("--fit looks at values of the dataset: give --dataset.")
-        form = find_format(config.format or WIDTH_ALONE, "quantize.format")
-        if form.wire != "fixed":
-            raise ConfigError(f"quantize.fit: fits format integer, not '{config.format}'.")
-        batches = data.batches(graph.model, config.rows_measured_at_once, OBSERVED_BATCHES)
-        assert config.width is not None, "checked by the configuration"
-        return fitted_fixed_point(observe_ranges(graph, batches), config.width)
-    layer = {"config": layer_config(config)}
-    return {"by": "type", **dict.fromkeys(config.type or weighted_ops(graph), layer)}
-
-
-def _is_default(config: QuantizeConfig) -> bool:
-    """Whether nothing is said about formats."""
-    return config.format is None and config.width is None and config.frac_width is None
-
-
-def layer_config(config: QuantizeConfig) -> dict[str, Any]:
-    """Return the config of a layer whose every operand has the format that the flags give."""
-    default = DEFAULT_FORMAT if _is_default(config) else WIDTH_ALONE
-    form, spelled = spelled_settings(config.format or default, "quantize.format")
-    flags = {"width": config.width, "frac_width": config.frac_width}
-    given = {name: value for name, value in flags.items() if value is not None}
-    for name, value in given.items():
-        if spelled.get(name, value) != value:
-            raise ConfigError(
-                f"quantize.{name}: {value}, and format '{config.format}' has {spelled[name]}. "
-                "Give one of them."
-            )
-    settings = {**spelled, **given}
-    return {"name": form.name, **{f"{o}_{k}": v for o in OPERANDS for k, v in settings.items()}}
+        raise UsageError("--fit looks at values of the dataset: give --dataset.")
+    if config.qat_epochs or config.evaluate:
+        raise UsageError("quantize: to measure or train give --dataset.")

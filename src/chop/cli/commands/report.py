@@ -3,110 +3,74 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from chop import files
-from chop.actions.readers import check_hardware, check_sensitivity, check_sweep
-from chop.actions.records import read_records
-from chop.actions.study_files import check_study
-from chop.cli.commands.quantize import SENSITIVITY
-from chop.cli.commands.run_results import calibration_tables, other_runs, stored_metrics
-from chop.cli.configs import ReportConfig
-from chop.cli.data import load_data
 from chop.cli.failures import UsageError
-from chop.cli.output import settle
 from chop.cli.session import Session
-from chop.cli.source import find_source, load_graph
-from chop.cli.training import measured
-from chop.report.html import Report, write_report
-from chop.report.page_parts import with_links
+from chop.cli.shared_options import STUDY_NAMES, DataOptions, ModelOptions, OutputOptions
 
+EXAMPLES = (
+    "mase report out/trace",
+    "mase report out/quantize --before out/train --dataset digits",
+    "mase report out/search --before out/train --studies out/search \\\n"
+    "    --hardware out/simulate --title 'Digits in hardware'",
+)
 PAGE = "report.html"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig(ModelOptions, DataOptions, OutputOptions):
+    """Report. Without --dataset the measures come from the runs that made the models."""
+
+    title: Annotated[str | None, "Title of the page."] = None
+    before: Annotated[str | None, "Model to compare with."] = None
+    studies: Annotated[tuple[str, ...], "Folders of searches."] = field(
+        default=(), metadata={"lister": STUDY_NAMES}
+    )
+    sweeps: Annotated[tuple[str, ...], "Folders of sweeps."] = ()
+    hardware: Annotated[str | None, "Folder that `mase simulate` wrote for a model."] = None
+    runs: Annotated[tuple[str, ...], "Folders of `mase generate` and `mase shard`."] = ()
+    out: Path = Path("out/report")
+
+
 def run(config: ReportConfig, session: Session) -> dict[str, Any]:
-    """Gather graphs, measures, studies, sweeps and hardware; write the page."""
-    names = {"before": config.before, "after": config.model}
-    given = {label: name for label, name in names.items() if name is not None}
+    """Collect graphs, measures, studies, sweeps and hardware; write the page."""
+    from chop.cli import run_results as read
+    from chop.cli.source import load
+    from chop.cli.train_and_measure import measured
+    from chop.report.html import Report, write_report
+
+    models = {"before": config.before, "after": config.model}
+    models = {label: name for label, name in models.items() if name is not None}
     graphs, metrics = {}, {}
-    stored = stored_metrics(config.before, config.model)
+    stored = read.stored_metrics(config.before, config.model)
     with session.console.progress("report"):
-        for label, name in given.items():
+        for label, name in models.items():
             chosen = dataclasses.replace(config, model=name)
-            source = find_source(chosen, is_alone=len(given) == 1)
-            data = load_data(chosen, source.place)
-            graphs[label if len(given) > 1 else "model"] = load_graph(chosen, source, data)
+            _, data, graph = load(chosen, is_alone=len(models) == 1)
+            graphs[label if len(models) > 1 else "model"] = graph
             if data is not None:
-                first, last = (list(graphs.values())[i] for i in (0, -1))
-                metrics[label] = measured(session, last, data, chosen, first)[config.measure]
+                first = next(iter(graphs.values()))
+                metrics[label] = measured(session, graph, data, chosen, first)[config.measure]
         if not graphs:
             raise UsageError("report: give a model, and --before to compare it with another.")
+        fresh = {config.measure: list(metrics.values())} if metrics else {}
         report = Report(
             title=config.title or f"MASE report: {config.model}",
             graphs=graphs,
-            metrics={**stored, **_measured(config.measure, metrics)},
-            studies=[_study(Path(name)) for name in config.studies],
-            sweeps=[_sweep(Path(name)) for name in config.sweeps],
-            hardware=_hardware(config.hardware, session.out),
-            sensitivity=_sensitivity(config.model),
-            calibration=calibration_tables(config.model),
-            routing=_routing(config.hardware),
-            **other_runs(config.runs),
+            metrics={**stored, **fresh},
+            studies=[read.study(Path(name)) for name in config.studies],
+            sweeps=[read.sweep(Path(name)) for name in config.sweeps],
+            hardware=read.hardware(config.hardware, session.out),
+            sensitivity=read.sensitivity(config.model),
+            calibration=read.calibration_tables(config.model),
+            routing=read.routing(config.hardware),
+            **read.other_runs(config.runs),
         )
         page = write_report(session.folder / PAGE, report)
     size = page.stat().st_size
     session.console.say(f"{config.out / PAGE}: {size / 1e6:.2f} MB, opens without a network")
-    told = {"metrics": metrics} if metrics or not stored else {"stored_metrics": stored}
-    return {"page": str(config.out / PAGE), "bytes": size, **told}
-
-
-def _measured(metric: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {metric: list(values.values())} if values else {}
-
-
-def read_json(folder: Path, name: str) -> Mapping[str, Any]:
-    """The JSON file `name` in a folder, or the file itself."""
-    settle(folder)
-    file = folder / name if folder.is_dir() else folder
-    if not file.is_file():
-        raise UsageError(f"{file}: no such file.")
-    found: Mapping[str, Any] = files.read_json(file, UsageError)
-    return found
-
-
-def _study(place: Path) -> Mapping[str, Any]:
-    return check_study(read_json(place, "study.json"), str(place), UsageError)
-
-
-def _sweep(folder: Path) -> Sequence[dict[str, Any]]:
-    found = sorted(folder.rglob("*.jsonl"))
-    if not found:
-        raise UsageError(f"{folder}: no records of a sweep (*.jsonl).")
-    records = [record for file in found for record in read_records(file)]
-    return check_sweep(records, str(folder), UsageError)
-
-
-def _sensitivity(name: str | None) -> Mapping[str, Any] | None:
-    """What `mase quantize --bits` chose from, where the model is a folder that it wrote."""
-    if name is None or not (Path(name) / SENSITIVITY).is_file():
-        return None
-    told = read_json(Path(name), SENSITIVITY)
-    return check_sensitivity(told, f"{name}/{SENSITIVITY}", UsageError)
-
-
-def _routing(name: str | None) -> Mapping[str, Any] | None:
-    """Of the parts that the design was routed for, the one that reached the highest clock."""
-    if name is None:
-        return None
-    found = [read_json(f, "") for f in sorted(Path(name).glob("hardware/route/*/route.json"))]
-    return max(found, key=lambda told: told.get("mhz", 0), default=None)
-
-
-def _hardware(name: str | None, page_folder: Path) -> Mapping[str, Any] | None:
-    if name is None:
-        return None
-    folder = Path(name) / "hardware"
-    told = check_hardware(read_json(folder, "report.json"), f"{folder}/report.json", UsageError)
-    return with_links(told, folder, page_folder)
+    record = {"metrics": metrics} if metrics or not stored else {"stored_metrics": stored}
+    return {"page": str(config.out / PAGE), "bytes": size, **record}

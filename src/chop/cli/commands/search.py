@@ -2,78 +2,122 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from chop.actions.metrics import direction_of
-from chop.actions.trials import candidates, evaluated, failures, pareto_front
-from chop.actions.weighted_layers import weighted_ops
-from chop.cli.checkpoints import save_model
-from chop.cli.configs import SearchConfig
-from chop.cli.console import Console
-from chop.cli.hardware_trials import make_evaluator
-from chop.cli.model_under_study import ModelAndData, SubjectMaker, load_subject
-from chop.cli.runs import question, run_folder
+from chop.cli.names import SPELLING, names
 from chop.cli.session import Session
-from chop.cli.source import describe, tokenizer_of
-from chop.cli.training import measure
-from chop.cli.units import titled
-from chop.ir.graph import MaseGraph
-from chop.report.search_figures import draw_best_so_far, draw_pareto
-from chop.search import SearchPlan
-from chop.search import search as run_search
-from chop.search.apply import apply, check_wanted, choose_trial
-from chop.search.compression import factor
-from chop.search.costs import direction_of_cost
-from chop.search.energy import energy_in_words, measure_energy
-from chop.search.evaluate import EVALUATORS, ModelEvaluator
-from chop.search.hardware import HardwareSpace
-from chop.search.hardware_evaluate import HardwareEvaluator
-from chop.search.loop import INTERRUPTED
-from chop.search.space import Space, Value
-from chop.search.study import SearchResult, check_storage, save_study
+from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions, TrainingOptions
+from chop.errors import ConfigError
 
-STUDY = "study"
-DEFAULT_FORMATS = ("mxint",)
-"""What is searched where nothing is said: one format that hardware and kernels have, by width."""
-EFFORT = (
-    *("trials", "workers", "engine", "timeout", "apply", "tolerance", "storage", "name"),
-    "carbon_intensity",
+EXAMPLES = (
+    "mase search out/train --dataset digits --formats integer,mxint --trials 40",
+    "mase search out/train --dataset digits --formats integer --sparsities 0,0.5,0.9 \\\n"
+    "    --costs model_bytes --workers 2 --apply best",
+    "mase search --config search.toml --storage postgresql://host/studies",
+    "mase search out/train --dataset digits --space hardware --trials 40",
 )
-"""Settings that say how much is searched, not what."""
+SearchMode = Literal[
+    "compress",
+    "compress->train",
+    "train",
+    "train->compress",
+    "train->compress->train",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
+    """Search."""
+
+    trials: Annotated[int, "Number of trials, those of earlier runs included."] = 20
+    sampler: Annotated[str, "Sampler that proposes the trials (`mase list samplers`)."] = field(
+        default="tpe", metadata=names("samplers", closed=True)
+    )
+    pruner: Annotated[
+        str,
+        "Pruner that stops bad trainings early, by the metric; hypervolume also uses the costs.",
+    ] = field(default="none", metadata=names("pruners", closed=True))
+    workers: Annotated[int, "Number of parallel processes."] = 1
+    engine: Annotated[str, "Processes of this machine, or ray."] = field(
+        default="processes", metadata=names("engines", closed=True)
+    )
+    storage: Annotated[
+        str | None, "Storage of the study: a file, or a postgresql:// URL shared by machines."
+    ] = None
+    name: Annotated[str, "Name of the study in its storage."] = "search"
+    timeout: Annotated[float | None, "Seconds after which no trial is started."] = None
+    formats: Annotated[
+        tuple[str, ...],
+        "Number formats to choose from for each layer: names, whose settings are searched, or "
+        "spellings as mxint4 and fixed8.4. Default: mxint.",
+    ] = field(default=(), metadata=names("formats", check=SPELLING))
+    sparsities: Annotated[tuple[float, ...], "Shares of pruned weights to choose from."] = ()
+    by: Annotated[
+        Literal["name", "type"], "Choose for each layer (name) or for all layers of a type."
+    ] = "name"
+    ops: Annotated[
+        tuple[str, ...] | None,
+        "Ops whose formats are searched. Default: those with weights, as linear, conv2d …",
+    ] = field(default=None, metadata=names("ops"))
+    costs: Annotated[
+        tuple[str, ...],
+        "Costs to minimise besides the metric: average_bits, model_bytes, cycles, multipliers, "
+        "latency, flops …",
+    ] = field(default=("average_bits",), metadata=names("costs", closed=True))
+    mode: Annotated[SearchMode, "Steps of a trial before it is measured."] = "compress"
+    epochs: Annotated[float, "Epochs of each training."] = 1.0
+    apply: Annotated[
+        str | None,
+        "Save the model of one trial: its number, an objective (the best by it), or best.",
+    ] = None
+    tolerance: Annotated[
+        float, "With several objectives, best is the cheapest trial that loses at most this much."
+    ] = 0.01
+    carbon_intensity: Annotated[
+        float,
+        "CO2 of this machine's electricity, in grams per kWh. The default is the world's average "
+        "of 2024 (Ember).",
+    ] = 473.0
+    space: Annotated[
+        dict[str, Any],
+        "Kinds of space to search (`mase list spaces`), such as hardware. A file holds their "
+        "tables; --formats and --sparsities are a short form.",
+    ] = field(default_factory=dict, metadata=names("spaces", tables=True))
+    out: Path = Path("out/search")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.formats or self.sparsities) and self.space:
+            raise ConfigError("formats and sparsities exclude 'space'; give one or the other.")
 
 
 def run(config: SearchConfig, session: Session) -> dict[str, Any]:
-    """Search up to the number of trials, show the front, save the model chosen."""
-    loaded = load_subject(config, "search")
-    tables = space_tables(config, loaded.graph)
-    space = Space.from_config(tables, "search.space", loaded.graph)
-    session.console.note(f"space: {space_in_words(tables)}, {len(space.dimensions)} dimensions")
-    evaluator = _evaluator(config, loaded, space)
-    is_partial = isinstance(evaluator, HardwareEvaluator)
-    if config.pruner != "none" and "train" not in config.mode and not is_partial:
-        session.console.note(f"--pruner stops trainings, and --mode {config.mode} has none")
-    plan = _plan(config, loaded, space, evaluator)
-    check_wanted(config.apply, plan.objectives, config.name)
-    measure(loaded.graph, loaded.data.few(), config, loaded.graph)
-    if session.is_dry:
-        check_storage(plan, session.folder)
+    """Run the trials, print the Pareto front, save the chosen model."""
+    from chop.actions.trials import evaluated, pareto_front
+    from chop.cli import search_plan
+    from chop.cli.source import describe
+    from chop.search.energy import energy_in_words, measure_energy
+    from chop.search.loop import INTERRUPTED
+    from chop.search.study import save_study
+
+    loaded, evaluator, plan = search_plan.prepare(config, session)
     session.start_work()
     with measure_energy() as energy:
-        result = _search(config, session, plan)
+        result = search_plan.search(config, session, plan)
     if result.stopped == INTERRUPTED:
         raise KeyboardInterrupt
     front = pareto_front(result.trials, result.objectives)
-    _show(session.console, result, front)
-    if front and factor(space, HardwareSpace) is not None:
+    search_plan.show(session.console, result, front)
+    if front and search_plan.is_of_hardware(plan.space):
         session.console.say(f"\nemit one of them: mase emit {config.out} --trial NUMBER")
     study = dict(result.record)
-    applied = _apply(config, study, evaluator, loaded, session)
+    applied = search_plan.apply_trial(config, study, evaluator, loaded, session)
     if applied is not None:
         study["applied"] = applied["number"]
     save_study(study, session.folder)
-    _draw(result, session)
+    search_plan.draw(result, session)
     spent = energy.record(config.carbon_intensity)
     session.console.say(f"\n{energy_in_words(spent)}")
     return {
@@ -85,152 +129,3 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
         "applied": applied,
         "energy": spent,
     }
-
-
-def _evaluator(config: SearchConfig, loaded: ModelAndData, space: Space) -> ModelEvaluator:
-    """What a point is worth: as a model, or as a design where the space is one of hardware."""
-    if factor(space, HardwareSpace) is not None:
-        return make_evaluator(config, loaded, space)
-    return EVALUATORS[config.mode](
-        loaded.subject if config.workers == 1 else SubjectMaker.of(config),
-        space,
-        costs=config.costs,
-        objective=config.measure,
-    )
-
-
-def _plan(
-    config: SearchConfig, loaded: ModelAndData, space: Space, evaluator: ModelEvaluator
-) -> SearchPlan:
-    """Return the search that a configuration asks for, without its folder."""
-    return SearchPlan(
-        space,
-        evaluator,
-        {
-            config.measure: direction_of(config.measure),
-            **{name: direction_of_cost(name) for name in evaluator.costs},
-        },
-        trials=config.trials,
-        name=config.name,
-        sampler=config.sampler,
-        pruner=config.pruner,
-        storage=config.storage,
-        seed=config.seed,
-        workers=config.workers,
-        engine=config.engine,
-        timeout=config.timeout,
-        initial=_initial(space, config.trials),
-        about=question(config, loaded.graph, loaded.data, leave_out=EFFORT),
-    )
-
-
-def _search(config: SearchConfig, session: Session, plan: SearchPlan) -> SearchResult:
-    folder = run_folder(session.out / STUDY, plan.about, resume=config.resume)
-    storage = plan.storage or folder / "study.db"
-    plan = dataclasses.replace(plan, storage=storage, directory=folder / "trials")
-    with session.console.progress("search", config.trials) as progress:
-        result: SearchResult = run_search(
-            plan,
-            on_reused=lambda known: session.console.say(
-                f"{known} trials were evaluated before with this model, data and settings; "
-                "--no-resume starts afresh."
-            ),
-            on_progress=lambda told: progress.to(told.finished, told.describe()),
-        )
-    return result
-
-
-def _initial(space: Space, trials: int) -> list[dict[str, Value]]:
-    """Designs to begin with, at most half of the trials."""
-    found = factor(space, HardwareSpace)
-    if found is None or found is not space:
-        return []  # a point has to name every dimension
-    return found.initial()[: max(1, trials // 2)]
-
-
-def space_tables(config: SearchConfig, graph: MaseGraph) -> Mapping[str, Any]:
-    """The tables of the space, as the file gives them, as the flags ask for, or the default."""
-    if config.space:
-        return config.space
-    parts: dict[str, Any] = {}
-    if config.formats or not config.sparsities:
-        formats, ops = list(config.formats or DEFAULT_FORMATS), config.ops or weighted_ops(graph)
-        parts["quantize"] = {"formats": formats, "by": config.by, "ops": list(ops)}
-    if config.sparsities:
-        parts["prune"] = {"sparsity": list(config.sparsities)}
-    return {"compression": parts}
-
-
-def space_in_words(tables: Mapping[str, Any]) -> str:
-    """What is searched, for people."""
-    parts = tables.get("compression")
-    if not isinstance(parts, Mapping):
-        return ", ".join(tables)
-    told = []
-    if isinstance(parts.get("quantize"), Mapping):
-        rules = parts["quantize"]
-        told.append(
-            f"formats {', '.join(map(str, rules.get('formats', ())))} for "
-            f"{', '.join(map(str, rules.get('ops', ('linear',))))} by {rules.get('by', 'name')}"
-        )
-    if isinstance(parts.get("prune"), Mapping):
-        told.append(f"sparsity {parts['prune'].get('sparsity')}")
-    return "; ".join(told) or "compression"
-
-
-def _draw(result: SearchResult, session: Session) -> None:
-    """The figures of a study that has something to draw."""
-    if candidates(result.trials):
-        draw_best_so_far(session.folder / "best", {result.sampler: result.record})
-        first, *rest = result.objectives
-        for number, cost in enumerate(rest):
-            name = f"pareto_{cost}" if number else "pareto"
-            draw_pareto(session.folder / name, result.record, cost, first)
-
-
-def _show(console: Console, result: SearchResult, front: list[Any]) -> None:
-    rows = [
-        titled({"trial": trial["number"], **trial["values"], "seconds": trial["seconds"]})
-        for trial in sorted(front, key=lambda t: list(t["values"].values())[-1])
-    ]
-    own, failed = evaluated(result.trials), failures(result.trials)
-    ended = sum(trial["state"] == "pruned" for trial in own)
-    pruned = f", {ended} ended early" if ended else ""
-    console.say(f"{len(own)} trials, {len(failed)} failed{pruned}; not beaten by any other:")
-    console.table(rows, floatfmt=".4g")
-    if failed:
-        console.say(f"the last failure: {failed[-1]['reason']}")
-    hopeless = [t for t in own if t["state"] == "pruned" and t["reason"]]
-    if hopeless:
-        last = hopeless[-1]
-        console.say(f"the last that ended early, trial {last['number']}: {last['reason']}")
-
-
-# -- the trial to keep -----------------------------------------------------------------------------
-
-
-def _apply(
-    config: SearchConfig,
-    study: Mapping[str, Any],
-    evaluator: ModelEvaluator,
-    loaded: ModelAndData,
-    session: Session,
-) -> dict[str, Any] | None:
-    """Save the model of the chosen trial, and measure it on the test rows: the only time."""
-    if config.apply is None:
-        return None
-    trial = choose_trial(study, config.apply, config.tolerance)
-    graph = apply(study, int(trial["number"]), evaluator)
-    save_model(graph, session.folder, tokenizer_of(config, loaded.source))
-    test = {
-        "rows": len(loaded.data.test),
-        "uncompressed": measure(loaded.graph, loaded.data, config, loaded.graph)[config.measure],
-        "applied": measure(graph, loaded.data, config, loaded.graph)[config.measure],
-    }
-    told = ", ".join(f"{name} {value:.4g}" for name, value in trial["values"].items())
-    session.console.say(
-        f"\napplied trial {trial['number']}: {told} (validation rows)\n"
-        f"on {test['rows']} test rows: {config.measure} {test['applied']:.4f}, "
-        f"uncompressed {test['uncompressed']:.4f}"
-    )
-    return {**trial, "test": test}

@@ -4,50 +4,51 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from chop.actions.hardware import build_hardware
 from chop.actions.simulation import emitted_interface, require_simulator, simulate
-from chop.cli.commands.emit import (
+from chop.cli.emitted_design import (
     HARDWARE,
-    EmitConfig,
-    load_emitted,
+    DesignOptions,
+    is_project,
+    load_design_input,
     start_hardware,
-    test_inputs,
 )
-from chop.cli.output import settle
 from chop.cli.session import Session
+
+EXAMPLES = ("mase simulate out/emit", "mase simulate out/quantize --dataset digits --waves")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateConfig(EmitConfig):
-    """Simulation of a folder that `mase emit` wrote, or of a quantised model.
+class SimulateConfig(DesignOptions):
+    """Simulation of a folder that `mase emit` wrote, or of a quantised model."""
 
-    `simulator`: verilator, or the emitted bench in cocotb. `waves`: keep waveforms of the first
-    cycles. `trust`: run a folder whose files were not emitted here, or were changed since; RTL is a
-    program, which can run commands.
-    """
-
-    simulator: Literal["verilator", "cocotb"] = "verilator"
-    waves: bool = False
-    trust: bool = False
+    simulator: Annotated[
+        Literal["verilator", "cocotb"], "Verilator, or the emitted test bench in cocotb."
+    ] = "verilator"
+    waves: Annotated[bool, "Store waveforms of the first cycles."] = False
+    trust: Annotated[
+        bool,
+        "Run a folder whose files were emitted elsewhere, or changed since. RTL is a program and "
+        "can run commands.",
+    ] = False
     out: Path = Path("out/simulate")
 
 
 def run(config: SimulateConfig, session: Session) -> dict[str, Any]:
-    """Raises unless every bit is right."""
+    """Simulate the design; raise unless every bit equals the model's."""
     if is_project(config.model):
         return _simulate_project(Path(str(config.model)), config, session)
-    given = load_emitted(config, session)
+    inputs = load_design_input(config, session)
     require_simulator(config.simulator)
-    start_hardware(given, session)
-    inputs = test_inputs(given.graph, given.data)
+    start_hardware(inputs, session)
     with session.console.progress("emit, build and simulate"):
         built = build_hardware(
-            given.graph,
+            inputs.graph,
             session.folder,
-            inputs=inputs,
-            parallelism=given.args,
+            inputs=inputs.test_inputs,
+            parallelism=inputs.args,
             family=None,
             waves=config.waves,
         )
@@ -55,15 +56,7 @@ def run(config: SimulateConfig, session: Session) -> dict[str, Any]:
             simulate(session.folder, simulator="cocotb", waves=config.waves)
     session.console.say(f"{built.verdict}")
     report = f"{HARDWARE}/{built.report.name}"
-    return {**given.facts, **_verdict(built.verdict), "report": report}
-
-
-def is_project(model: str | None) -> bool:
-    """Whether the folder `model` holds emitted hardware."""
-    if model is None:
-        return False
-    settle(Path(model))
-    return (Path(model) / HARDWARE / "design.json").is_file()
+    return {**inputs.facts, **_verdict(built.verdict), "report": report}
 
 
 def _simulate_project(project: Path, config: SimulateConfig, session: Session) -> dict[str, Any]:
@@ -79,8 +72,7 @@ def _simulate_project(project: Path, config: SimulateConfig, session: Session) -
 
 
 def _verdict(verdict: Any) -> dict[str, Any]:
-    """The facts of a verdict, as far as the simulator tells them."""
+    """Return the facts of a verdict; cocotb reports fewer than Verilator."""
     names = ("tensors", "compared", "mismatches", "cycles", "is_exact")
-    return {name: getattr(verdict, name) for name in names if hasattr(verdict, name)} | {
-        "verdict": str(verdict)
-    }
+    facts = {name: getattr(verdict, name) for name in names if hasattr(verdict, name)}
+    return {**facts, "verdict": str(verdict)}

@@ -1,6 +1,6 @@
-"""`mase studies`: the searches there are, one of them, and its dashboard.
+"""`mase studies`: list searches, show one, open its dashboard.
 
-The list reads the files that searches write; neither torch nor Optuna is needed for it.
+The list reads the files that searches write; it needs neither torch nor Optuna.
 """
 
 from __future__ import annotations
@@ -10,65 +10,85 @@ import threading
 import tomllib
 import webbrowser
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from chop.actions.study_files import check_study
 from chop.actions.trials import pareto_front
-from chop.cli.configs import StudiesConfig
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
-from chop.errors import MissingDependencyError
+from chop.cli.shared_options import POSITIONAL, STUDY_NAMES
+from chop.cli.units import titled
+from chop.errors import ConfigError, MissingDependencyError
 from chop.files import read_json
 from chop.registry import suggest
 
+EXAMPLES = ("mase studies", "mase studies out/search", "mase studies out/search --dashboard")
 RECORD = "study.json"
 STORAGES = "study/*/study.db"
-"""Where a search keeps its trials, unless it was told another storage."""
+"""Default storage of the trials of a search."""
 HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudiesConfig:
+    """Studies."""
+
+    study: Annotated[str | None, "Folder or name of one study. Default: list all."] = field(
+        default=None, metadata={**POSITIONAL, "lister": STUDY_NAMES}
+    )
+    root: Annotated[Path, "Folder to search."] = Path("out")
+    names: Annotated[bool, "Print the folders only."] = False
+    dashboard: Annotated[bool, "Serve the study to a browser until Ctrl-C."] = False
+    port: Annotated[int, "Port of the dashboard."] = 8080
+    browser: Annotated[bool, "Open the dashboard in the browser."] = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.port < 2**16:
+            raise ConfigError(f"port: {self.port} is none. Allowed: 1 to 65535.")
 
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """Folder of a search, and its study as plain data: None if it did not end or is damaged."""
+    """Folder of a search and its study, which is None if the search did not end or is damaged."""
 
     folder: Path
     record: Mapping[str, Any] | None
     problem: str = ""
-    """The reason why the record cannot be read."""
+    """Reason why the record cannot be read."""
 
     @property
     def storage(self) -> str | Path | None:
-        """The place where its trials are stored."""
+        """Storage of its trials."""
         with contextlib.suppress(OSError, ValueError):
             settings = tomllib.loads((self.folder / "config.toml").read_text()).get("search")
             place = settings.get("storage") if isinstance(settings, dict) else None
             if isinstance(place, str) and place != "NA":
                 return place
-        kept = sorted(self.folder.glob(STORAGES), key=lambda file: file.stat().st_mtime)
-        return kept[-1] if kept else None
+        files = self.folder.glob(STORAGES)
+        return max(files, key=lambda file: file.stat().st_mtime, default=None)
 
 
 def run(config: StudiesConfig, session: Session) -> dict[str, Any]:
-    """List studies, show one, or serve it."""
+    """List studies, show one, or serve its dashboard."""
     if config.root.exists() and not config.root.is_dir():
         raise UsageError(f"studies.root: '{config.root}' is no folder.")
-    found = list(find_studies(config.root))
+    studies = list(find_studies(config.root))
     if config.names:
-        for each in found:
+        for each in studies:
             session.console.say(str(each.folder))
-        return {"studies": [str(each.folder) for each in found]}
+        return {"studies": [str(each.folder) for each in studies]}
     if config.study is None and not config.dashboard:
-        rows = [summary(each) for each in found]
+        rows = [summary(each) for each in studies]
         session.console.table(rows)
-        for each in found:
+        for each in studies:
             if each.problem:
                 session.console.note(f"damaged: {each.problem}")
         if not rows:
             session.console.say(f"no study below {config.root}/: `mase search MODEL` makes one.")
         return {"studies": rows}
-    chosen = _choose(config, found)
+    chosen = _choose(config, studies)
     if config.dashboard:
         return _serve(config, chosen, session)
     return _show(chosen, session)
@@ -118,27 +138,25 @@ def _best(name: str, way: str, done: list[Mapping[str, float]]) -> float:
     return (max if way == "maximize" else min)(values, default=float("nan"))
 
 
-def _choose(config: StudiesConfig, found: list[StudyFolder]) -> StudyFolder:
-    """The study asked for; the newest where none is."""
-    wanted = (config.study or "").rstrip("/")
-    elsewhere = list(find_studies(Path(wanted))) if wanted else []
+def _choose(config: StudiesConfig, studies: list[StudyFolder]) -> StudyFolder:
+    """Return the study of the configuration, or the newest."""
+    name = (config.study or "").rstrip("/")
+    elsewhere = list(find_studies(Path(name))) if name else []
     if len(elsewhere) == 1:
         return elsewhere[0]
-    if not found:
+    if not studies:
         raise UsageError(f"studies: no study below '{config.root}'. `mase search` makes one.")
     if config.study is None:
-        return max(found, key=lambda each: each.folder.stat().st_mtime)
-    by_folder = {str(each.folder): each for each in found}
-    by_name = {str(e.record.get("name")): e for e in found if e.record is not None}
-    known = {**by_name, **by_folder}
-    if wanted in known:
-        return known[wanted]
-    raise UsageError(f"studies: no study '{wanted}'. {suggest(wanted, known)}")
+        return max(studies, key=lambda each: each.folder.stat().st_mtime)
+    by_folder = {str(each.folder): each for each in studies}
+    by_name = {str(e.record.get("name")): e for e in studies if e.record is not None}
+    choices = {**by_name, **by_folder}
+    if name in choices:
+        return choices[name]
+    raise UsageError(f"studies: no study '{name}'. {suggest(name, choices)}")
 
 
 def _show(study: StudyFolder, session: Session) -> dict[str, Any]:
-    from chop.cli.units import titled
-
     if study.problem:
         raise UsageError(study.problem)
     if study.record is None:
@@ -154,7 +172,7 @@ def _show(study: StudyFolder, session: Session) -> dict[str, Any]:
 
 
 def _serve(config: StudiesConfig, study: StudyFolder, session: Session) -> dict[str, Any]:
-    """The dashboard, until Ctrl-C."""
+    """Serve the dashboard until Ctrl-C."""
     storage = study.storage
     if storage is None:
         raise UsageError(

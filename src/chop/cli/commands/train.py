@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
-from chop.cli.checkpoints import save_model
-from chop.cli.configs import TrainConfig
-from chop.cli.data import require_data
 from chop.cli.session import Session
-from chop.cli.source import describe, find_source, load_graph, tokenizer_of
-from chop.cli.training import fit, forget_checkpoints, measure
+from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions, TrainingOptions
+
+EXAMPLES = (
+    "mase train mlp --dataset digits --epochs 8 --learning-rate 3e-3",
+    "mase train prajjwal1/bert-tiny --dataset imdb --epochs 1 --batch-size 16",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
+    """Length."""
+
+    epochs: Annotated[float, "Passes over the training rows."] = 1.0
+    out: Path = Path("out/train")
 
 
 def run(config: TrainConfig, session: Session) -> dict[str, Any]:
-    """Trace, train from the last checkpoint if there is one, measure, save."""
-    source = find_source(config)
-    data = require_data(config, source.place, "train")
-    graph = load_graph(config, source, data)
+    """Capture, train from the last checkpoint if there is one, evaluate, save."""
+    from chop.cli.checkpoints import save_model
+    from chop.cli.source import describe, load_with_data, tokenizer_of
+    from chop.cli.train_and_measure import fit, forget_checkpoints, measure
+
+    source, data, graph = load_with_data(config, "train")
     trained = fit(graph, data, config, config.epochs, session)
-    found = measure(graph, data, config)
-    save_model(graph, session.folder, tokenizer_of(config, source))
-    told = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
-    session.console.say(f"trained {config.model} on {config.dataset}: {told}")
+    metrics = measure(graph, data, config)
+    save_model(session, graph, tokenizer_of(config, source))
+    text = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    session.console.say(f"trained {config.model} on {config.dataset}: {text}")
     forget_checkpoints(session)
-    return {**describe(graph, source), "train": trained, "eval": found}
+    return {**describe(graph, source), "train": trained, "eval": metrics}

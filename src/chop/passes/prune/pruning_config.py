@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from chop.errors import ConfigError
 from chop.nn.modules.activation_mask import CHOOSE
@@ -18,23 +18,27 @@ STRUCTURES = ("channel", "head", QUERY)
 
 @dataclass(frozen=True)
 class PruneWeight:
-    """Settings for pruning weights.
+    """Pruning of weights."""
 
-    `sparsity`: the share to prune. `method`: the importance: random, l1-norm, l2-norm, taylor,
-    movement, wanda or sparsegpt. `scope`: the share holds for each row of each weight ("row", the
-    default of wanda), for each layer ("local", the default of the others) or over all layers
-    ("global"). `granularity`: the elements that go together. Masked: elementwise, row, column,
-    kernel, block, or N:M, such as 2:4, which keeps N of M neighbours and needs no sparsity. Removed
-    from the model: channel, head, query_head. `block_size`: rows and columns of a block.
-    `target_modules`: patterns of module paths; all layers if None.
-    """
-
-    sparsity: float | None = None
-    method: str = "l1-norm"
-    scope: Literal["row", "local", "global"] | None = None
-    granularity: str = "elementwise"
-    block_size: tuple[int, int] = (4, 4)
-    target_modules: tuple[str, ...] | None = None
+    sparsity: Annotated[float | None, "Share of the weights to prune."] = None
+    method: Annotated[
+        str, "Importance of weights: random, l1-norm, l2-norm, taylor, movement, wanda, sparsegpt."
+    ] = "l1-norm"
+    scope: Annotated[
+        Literal["row", "local", "global"] | None,
+        "The share holds for each row of each weight (row, default of wanda), for each layer "
+        "(local, default of all others), or over all layers (global).",
+    ] = None
+    granularity: Annotated[
+        str,
+        "Unit of pruning. Masked: elementwise, row, column, kernel, block, or N:M, such as 2:4, "
+        "which keeps N of M neighbours and needs no sparsity. Removed from the model: channel, "
+        "head, query_head.",
+    ] = "elementwise"
+    block_size: Annotated[tuple[int, int], "Rows and columns of a block."] = (4, 4)
+    target_modules: Annotated[tuple[str, ...] | None, "Patterns of module paths. Default: all."] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         check_method(self.method)
@@ -101,19 +105,19 @@ def _check_sparsity(sparsity: float) -> None:
 
 @dataclass(frozen=True)
 class PruneActivation:
-    """Settings for pruning the inputs of layers while the model runs.
+    """Pruning of the inputs of layers while the model runs."""
 
-    `sparsity`: the share to prune. `method`: the importance: random or l1-norm. `scope`: with
-    "local" each layer prunes that share of every sample; with "global" all layers share one
-    threshold, measured on the graph's example inputs. `granularity`: elementwise.
-    `target_modules`: patterns of module paths; all layers if None.
-    """
-
-    sparsity: float
-    method: str = "l1-norm"
-    scope: Literal["local", "global"] = "local"
-    granularity: Literal["elementwise"] = "elementwise"
-    target_modules: tuple[str, ...] | None = None
+    sparsity: Annotated[float, "Share of the inputs of layers to prune."]
+    method: Annotated[str, "Importance of inputs: random or l1-norm."] = "l1-norm"
+    scope: Annotated[
+        Literal["local", "global"],
+        "local: each layer prunes the share of every sample. global: one threshold, found on the "
+        "graph's example inputs, holds for all layers.",
+    ] = "local"
+    granularity: Annotated[Literal["elementwise"], "Unit of pruning."] = "elementwise"
+    target_modules: Annotated[tuple[str, ...] | None, "Patterns of module paths. Default: all."] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         check_method(self.method, CHOOSE)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from chop import toolchain
 from chop.errors import HardwareError
@@ -72,19 +72,19 @@ def require_tools(part: Part) -> None:
 
 @dataclass(frozen=True)
 class RouteOptions:
-    """How to route.
+    """Routing."""
 
-    `seeds`: a run each; the fastest is kept. `target_mhz`: the clock that placement works for.
-    `simulate`: whether the netlist is simulated; None: where it is small. `jobs`: seeds that are
-    placed at a time. `logic_mhz`: the clock that logic is mapped for, by default the one that
-    registers are chosen for; a faster one takes more LUTs.
-    """
-
-    seeds: tuple[int, ...] = SEEDS
-    target_mhz: float = TARGET_MHZ
-    simulate: bool | None = None
-    jobs: int = 1
-    logic_mhz: float | None = None
+    seeds: Annotated[tuple[int, ...], "Seeds of placement, one run each; the fastest is used."] = (
+        SEEDS
+    )
+    target_mhz: Annotated[float, "Clock that placement aims at, in MHz."] = TARGET_MHZ
+    simulate: Annotated[bool | None, "Simulate the netlist. Default: only if it is small."] = None
+    jobs: Annotated[int, "Number of seeds that are placed in parallel."] = 1
+    logic_mhz: Annotated[
+        float | None,
+        "Clock that logic is mapped for, in MHz; a faster one takes more LUTs. Default: the clock "
+        "for which registers are chosen.",
+    ] = None
 
     def __post_init__(self) -> None:
         if not self.seeds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
 from torch import fx
 
@@ -22,21 +22,25 @@ from chop.passes.base import PassResult, graph_pass
 
 @dataclass(frozen=True)
 class AddHardwareMetadataArgs(DesignSpec):
-    """Settings of the design, or goals to choose them by.
+    """Settings of the design, or goals to choose them by."""
 
-    `target_interval`: choose the cheapest design with at most this many cycles between tensors.
-    `max_multipliers`: or the fastest with this many multipliers; repeated layers share one block
-    if they must. `fit`: or the best for a part, by predicted LUTs, flip-flops, DSPs, memories and
-    clock. `goal`: what is best there: the most frames per second ("fps"), the fewest LUTs ("lut")
-    or the least energy of a frame ("energy"). `least_fps`: frames per second that the design must
-    reach for any goal.
-    """
-
-    target_interval: int | None = None
-    max_multipliers: int | None = None
-    fit: str | None = None
-    goal: str = "fps"
-    least_fps: float = 0.0
+    target_interval: Annotated[
+        int | None, "Choose the cheapest design with this many cycles between tensors."
+    ] = None
+    max_multipliers: Annotated[
+        int | None, "Choose the fastest design with this many multipliers."
+    ] = None
+    fit: Annotated[
+        str | None,
+        "Choose the best design for this part, by predicted LUTs, flip-flops, DSPs, memories and "
+        "clock.",
+    ] = None
+    goal: Annotated[
+        str,
+        "Goal of fit: the most frames per second (fps), the fewest LUTs (lut), or the least energy "
+        "per frame (energy).",
+    ] = "fps"
+    least_fps: Annotated[float, "Frames per second that every goal must reach."] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import fx
 
@@ -19,21 +20,21 @@ from chop.passes.base import PassResult, graph_pass
 
 @dataclass(frozen=True)
 class AutoshardingArgs:
-    """Settings of `autosharding_analysis_pass`.
+    """Mesh and training step to plan for."""
 
-    `mesh_shape`: devices along one or two axes. `bandwidth`: bytes per second of a link, one value
-    or one per axis. `latency`: seconds of a link, also per axis. `memory`: bytes of a device, None
-    for no limit. `flops` and `memory_bandwidth`: of a device, per second. `training`: a step is
-    forward and backward with Adam; otherwise forward only.
-    """
-
-    mesh_shape: tuple[int, ...] = (1, 2)
-    bandwidth: tuple[float, ...] = (1e11,)
-    latency: tuple[float, ...] = (5e-6,)
-    memory: int | None = None
-    flops: float = 5e13
-    memory_bandwidth: float = 1.5e12
-    training: bool = True
+    mesh_shape: Annotated[tuple[int, ...], "Devices along one or two axes."] = (1, 2)
+    bandwidth: Annotated[
+        tuple[float, ...], "Bytes per second of a link: one value, or one per axis."
+    ] = (1e11,)
+    latency: Annotated[tuple[float, ...], "Seconds of a link: one value, or one per axis."] = (
+        5e-6,
+    )
+    memory: Annotated[int | None, "Bytes of memory per device. Default: no limit."] = None
+    flops: Annotated[float, "Floating-point operations per second of a device."] = 5e13
+    memory_bandwidth: Annotated[float, "Bytes per second of a device's memory."] = 1.5e12
+    training: Annotated[
+        bool, "Plan a training step with Adam (forward and backward), not only forward."
+    ] = True
 
     def mesh(self) -> Mesh:
         """Return the mesh of these settings."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -22,24 +22,21 @@ CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 @dataclass(frozen=True)
 class CompileArgs:
-    """Settings of `compile_transform_pass`.
+    """Compilation."""
 
-    `mode`: the optimisation level of torch.compile. `backend`: its backend. `dynamic`: expect other
-    shapes; torch decides if None. `fullgraph`: a graph break is an error. `warm_up`: make the first
-    call at once, and time it. `report_breaks`: also look for graph breaks. `cache`: folder for
-    compiled code. `dummy_in`: inputs of the first call; the graph's own if None.
-    """
-
-    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = (
-        "default"
-    )
-    backend: str = "inductor"
-    dynamic: bool | None = None
-    fullgraph: bool = False
-    warm_up: bool = False
-    report_breaks: bool = True
-    cache: Path | None = None
-    dummy_in: dict[str, Any] | None = field(default=None)
+    mode: Annotated[
+        Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"],
+        "Optimisation level of torch.compile",
+    ] = "default"
+    backend: Annotated[str, "Backend of torch.compile."] = "inductor"
+    dynamic: Annotated[bool | None, "Expect other shapes. Default: torch decides."] = None
+    fullgraph: Annotated[bool, "Raise an error for a graph break."] = False
+    warm_up: Annotated[bool, "Make the first call at once, and time it."] = False
+    report_breaks: Annotated[bool, "Look for graph breaks."] = True
+    cache: Annotated[Path | None, "Folder of compiled code. Default: the user's cache."] = None
+    dummy_in: Annotated[
+        dict[str, Any] | None, "Inputs of the first call. Default: those of the graph."
+    ] = field(default=None)
 
 
 @graph_pass("compile_transform_pass", CompileArgs)

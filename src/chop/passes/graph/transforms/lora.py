@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
@@ -30,19 +30,19 @@ LINEAR_LAYERS = (nn.Linear, QLinearPacked, QLinearInt8)
 
 @dataclass(frozen=True)
 class InsertLoraArgs:
-    """Settings of `insert_lora_adapter_transform_pass`.
+    """Adapters and their places."""
 
-    `rank`: columns of A and rows of B. `alpha`: the adapter is scaled by alpha / rank. `dropout`:
-    of the adapter's input, in training. `target_modules`: patterns of module paths (a path, its
-    last names, or a regular expression); every linear layer if None. `modules_to_save`: patterns
-    of modules that train entirely, such as a classifier.
-    """
-
-    rank: int = 8
-    alpha: float = 8.0
-    dropout: float = 0.0
-    target_modules: tuple[str, ...] | None = None
-    modules_to_save: tuple[str, ...] = ()
+    rank: Annotated[int, "Columns of A and rows of B."] = 8
+    alpha: Annotated[float, "Scale: the output of an adapter is multiplied by alpha / rank."] = 8.0
+    dropout: Annotated[float, "Dropout of the adapter's input during training."] = 0.0
+    target_modules: Annotated[
+        tuple[str, ...] | None,
+        "Patterns of module paths: a path, its last names, or a regular expression. Default: every "
+        "linear layer.",
+    ] = None
+    modules_to_save: Annotated[
+        tuple[str, ...], "Patterns of modules that train as a whole, such as a classifier."
+    ] = ()
 
     def __post_init__(self) -> None:
         if self.rank < 1:

@@ -1,42 +1,38 @@
-"""`mase compile`: torch.compile, and what it brings."""
+"""`mase compile`: torch.compile, and what it gains."""
 
 from __future__ import annotations
 
 import copy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from chop.actions.latency import latency_figure, latency_table, measure_latency
-from chop.cli.configs import DataOptions, ModelOptions, OutputOptions
-from chop.cli.data import load_data
 from chop.cli.session import Session
 from chop.cli.settings import to_table
-from chop.cli.source import describe, example_of, find_source, load_graph
+from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions
+from chop.cli.source import describe, example_of, load
 from chop.passes import compile_transform_pass
 from chop.passes.graph.transforms.compile import CompileArgs, check_backend
+
+EXAMPLES = ("mase compile out/train", "mase compile prajjwal1/bert-tiny --mode max-autotune")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompileConfig(ModelOptions, DataOptions, OutputOptions):
-    """Timing.
-
-    `iterations`: calls to time, each number anew. `batch`: rows of the input, by default as the
-    model was traced.
-    """
+    """Timing."""
 
     compile: CompileArgs = field(default_factory=CompileArgs, metadata={"prefix": ""})
-    iterations: tuple[int, ...] = (5, 50)
-    batch: int | None = None
+    iterations: Annotated[tuple[int, ...], "Numbers of calls; each is timed separately."] = (5, 50)
+    batch: Annotated[int | None, "Rows of the input. Default: those of the captured input."] = None
     out: Path = Path("out/compile")
 
 
 def run(config: CompileConfig, session: Session) -> dict[str, Any]:
-    """Find graph breaks, compile, time against the model as it is."""
-    source = find_source(config)
-    graph = load_graph(config, source, load_data(config, source.place))
+    """Find graph breaks, compile, and compare the latency with the eager model."""
+    source, _, graph = load(config)
     inputs = example_of(graph, config.batch)
     settings = {k: v for k, v in to_table(config.compile).items() if k != "dummy_in"}
     check_backend(config.compile.backend)

@@ -1,7 +1,7 @@
-"""What a model or a dataset is, as a short text: equal for equal contents, wherever they lie.
+"""Fingerprints of models and datasets: short texts that depend on contents, not on paths.
 
-A measurement is about the model and the rows it was made with. Their fingerprints tell whether a
-record on disk is about the ones at hand, which a path cannot: the file there may be another now.
+A record on disk is valid for a model and rows with the same fingerprints; a file at the same path
+may have changed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from chop.ir.graph_fingerprint import LENGTH as LENGTH
 from chop.ir.graph_fingerprint import graph_fingerprint as graph_fingerprint
 
 ROWS_AT_A_TIME = 8192
+"""Rows of an Arrow table that are hashed together."""
 
 
 def data_fingerprint(splits: Mapping[str, Any]) -> str:
-    """The fingerprint of the rows of every split, in their order."""
+    """Return the fingerprint of the rows of every split, in order."""
     digest = hashlib.sha256()
     for name in sorted(splits):
         digest.update(f"split {name}:{len(splits[name])}".encode())
@@ -29,14 +30,17 @@ def data_fingerprint(splits: Mapping[str, Any]) -> str:
 
 
 def _pieces(split: Any) -> Iterator[Any]:
-    """The contents of a split as bytes."""
+    """Yield the contents of a split as bytes."""
     columns = getattr(split, "columns", None)
     if isinstance(columns, Mapping):
         arrays = {name: np.asarray(column) for name, column in columns.items()}
     elif hasattr(split, "offsets"):
         arrays = {name: getattr(split, name) for name in ("ids", "offsets", "labels")}
     elif hasattr(split, "with_format"):
-        yield from _arrow_pieces(split)
+        for table in split.with_format("arrow").iter(ROWS_AT_A_TIME):
+            for name in table.column_names:
+                yield name.encode()
+                yield from (bytes(part) for part in _canonical(table[name].combine_chunks()))
         return
     else:
         yield from (repr(split[i]).encode() for i in range(len(split)))
@@ -46,15 +50,8 @@ def _pieces(split: Any) -> Iterator[Any]:
         yield np.ascontiguousarray(array).view(np.uint8)
 
 
-def _arrow_pieces(split: Any) -> Iterator[bytes]:
-    for table in split.with_format("arrow").iter(ROWS_AT_A_TIME):
-        for name in table.column_names:
-            yield name.encode()
-            yield from (bytes(part) for part in _canonical(table[name].combine_chunks()))
-
-
 def _canonical(array: Any) -> Iterator[Any]:
-    """The values of an Arrow array, whichever buffers hold them."""
+    """Yield the values of an Arrow array, independent of its buffers."""
     if hasattr(array, "offsets"):  # a list for each row
         yield np.diff(array.offsets.to_numpy())
         yield from _canonical(array.flatten())

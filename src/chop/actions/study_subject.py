@@ -1,4 +1,4 @@
-"""What a sweep works on: a graph to compress, a way to train it, a way to measure it."""
+"""Subjects of sweeps and searches: a graph to compress, with functions to train and measure it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ OnEpoch = Callable[[int, float], None]
 class Subject:
     """A model under study.
 
-    `graph(seed)` gives a graph of its own to change; `train(graph, seed)` fine-tunes it in place,
-    with further settings by keyword where it takes them;
-    `evaluate(graph)` gives its accuracy (more is better); `batches()` gives a few inputs to
-    observe activations on. Where it can be measured row by row, `rows` says how many there are and
-    `evaluate_rows(graph, first, last)` gives the accuracy on some.
+    `graph(seed)` returns a new graph to change; `train(graph, seed)` trains it in place, with
+    further settings by keyword; `evaluate(graph)` returns its accuracy (more is better);
+    `batches()` returns a few inputs for calibration. `rows`: number of rows, if
+    `evaluate_rows(graph, first, last)` can evaluate some of them.
     """
 
     graph: Callable[[int], MaseGraph]
@@ -48,55 +47,49 @@ def trained_subject(
     num_batches: int = 4,
     **training_arguments: Any,
 ) -> Subject:
-    """A subject that trains and evaluates with `get_trainer`; `graph` itself is not changed.
+    """Return a subject that trains and evaluates with `get_trainer`; `graph` stays unchanged.
 
-    Its `train` also takes arguments of `get_trainer` by keyword, which go before those given here,
-    and `on_epoch`, called after each epoch with its number and the metric reached.
+    Its `train` also accepts arguments of `get_trainer`, which override those given here, and
+    `on_epoch`, a function of the epoch's number and the metric.
     """
 
-    def trainer(changed: MaseGraph, seed: int, **chosen: Any) -> Any:
-        # A pass may change what the model takes and trains: each use gets its own trainer.
+    def trainer(changed: MaseGraph, seed: int, **options: Any) -> Any:
+        # a pass may change inputs and parameters: each use has a new trainer
         return get_trainer(
             changed.model,
             dataset,
             tokenizer,
             evaluate_metric,
             seed=seed,
-            **{"num_train_epochs": num_train_epochs, **training_arguments, **chosen},
+            **{"num_train_epochs": num_train_epochs, **training_arguments, **options},
         )
 
     def train(
-        changed: MaseGraph, seed: int, on_epoch: OnEpoch | None = None, **chosen: Any
+        changed: MaseGraph, seed: int, on_epoch: OnEpoch | None = None, **options: Any
     ) -> None:
-        trains = trainer(changed, seed, **chosen)
+        training = trainer(changed, seed, **options)
         if on_epoch is not None:
             name = f"eval_{evaluate_metric}"
-            trains.add_callback(EpochReport(lambda: float(trains.evaluate()[name]), on_epoch))
-        trains.train()
+            training.add_callback(EpochReport(lambda: float(training.evaluate()[name]), on_epoch))
+        training.train()
 
     def evaluate(changed: MaseGraph) -> float:
         return float(trainer(changed, 0).evaluate()[f"eval_{evaluate_metric}"])
 
     def batches() -> Batches:
-        loader = trainer(graph, 0).get_eval_dataloader()
-        return itertools.islice(loader, num_batches)
+        return itertools.islice(trainer(graph, 0).get_eval_dataloader(), num_batches)
 
-    return Subject(
-        graph=lambda seed: copy.deepcopy(graph),
-        train=train,
-        evaluate=evaluate,
-        batches=batches,
-    )
+    return Subject(lambda seed: copy.deepcopy(graph), train, evaluate, batches)
 
 
 class EpochReport(TrainerCallback):
-    """Measures after each epoch and tells; the random numbers of training stay as they were."""
+    """Callback that measures after each epoch, without effect on the random numbers."""
 
     def __init__(self, measure: Callable[[], float], on_epoch: OnEpoch) -> None:
         self.measure, self.on_epoch = measure, on_epoch
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by the trainer."""
+        """Measure and report."""
         with torch.random.fork_rng():
             reached = self.measure()
         self.on_epoch(round(state.epoch), reached)

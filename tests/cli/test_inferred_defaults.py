@@ -7,10 +7,11 @@ import torch
 import transformers
 
 from chop import MaseGraph
-from chop.cli.configs import EvalConfig, ModelOptions
+from chop.cli.commands.eval_ import EvalConfig
 from chop.cli.console import Console
-from chop.cli.glimpse import glimpse, known_task
-from chop.cli.known_defaults import with_known_defaults
+from chop.cli.glimpse import glimpse, task_to_load
+from chop.cli.inferred_defaults import with_inferred_defaults
+from chop.cli.shared_options import ModelOptions
 from chop.cli.source import find_source
 from chop.errors import ConfigError
 from chop.models import tiny_bert, tiny_vit
@@ -49,7 +50,7 @@ def text(tmp_path):
 
 def known(model, **options):
     config = EvalConfig(model=str(model), **options)
-    return with_known_defaults(config, Console(is_quiet=True))
+    return with_inferred_defaults(config, Console(is_quiet=True))
 
 
 def test_every_ending_names_a_task_and_every_task_a_class():
@@ -69,10 +70,10 @@ def test_a_model_without_a_head_can_be_trained_for(kind, tasks):
 def test_the_config_of_a_folder_says_what_its_model_is_for(gpt2, tmp_path):
     tiny_vit().save_pretrained(tmp_path / "vit")
     tiny_bert().save_pretrained(tmp_path / "bert")
-    tasks = [known_task(ModelOptions(model=str(tmp_path / n))) for n in ("vit", "bert")]
+    tasks = [task_to_load(ModelOptions(model=str(tmp_path / n))) for n in ("vit", "bert")]
     assert tasks == ["image-classification", "sequence-classification"]
-    assert known_task(ModelOptions(model=str(gpt2))) == "causal-lm"
-    assert known_task(ModelOptions(model=str(gpt2), task="base")) == "base"
+    assert task_to_load(ModelOptions(model=str(gpt2))) == "causal-lm"
+    assert task_to_load(ModelOptions(model=str(gpt2), task="base")) == "base"
 
 
 def test_the_metric_and_the_sizes_follow(gpt2):
@@ -120,7 +121,7 @@ def test_quantize_takes_a_language_model_as_it_is_and_says_what_it_left(mase, gp
     ran = mase(f"quantize {gpt2} --out q")
     assert ran.code == 0, ran.err
     assert "is for causal-lm (it is a GPT2LMHeadModel)" in ran.err
-    assert "nothing was said about formats: mxint8 for embedding, linear" in ran.err
+    assert "no format given: mxint8 for embedding, linear" in ran.err
     assert "left as floats: layer_norm (3 of them, 96 numbers" in ran.out
     found = json.loads((tmp_path / "q" / "result.json").read_text())
     assert set(found["quantized"].values()) == {"EmbeddingMXInt", "LinearMXInt"}

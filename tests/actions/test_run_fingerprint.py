@@ -7,7 +7,7 @@ import torch
 
 import chop.passes as passes
 from chop import MaseGraph
-from chop.actions.fingerprint import data_fingerprint, graph_fingerprint
+from chop.actions.run_fingerprint import data_fingerprint, graph_fingerprint
 from chop.dataset import ArrayDataset, TokenArrays, get_dataset
 from chop.models import MLP
 

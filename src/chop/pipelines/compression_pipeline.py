@@ -19,11 +19,11 @@ COMPRESSION_STEPS = (
     Step(quantize_transform_pass),
     Step(prune_transform_pass),
 )
-"""Annotate what is not annotated yet, then quantise, then prune."""
+"""Annotate the graph if necessary, quantise, prune."""
 
 
 class CompressionPipeline(AutoPipeline):
-    """Quantises, then prunes, what the arguments ask for; metadata is added where it is missing.
+    """Quantisation and pruning by the arguments; missing metadata is added.
 
         pipe = CompressionPipeline()
         mg, _ = pipe(mg, pass_args={

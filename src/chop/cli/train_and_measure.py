@@ -1,4 +1,4 @@
-"""Train and measure a graph for a command: with progress, and so that a kill loses little."""
+"""Training and evaluation of a graph for a command, with progress and checkpoints."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from chop.actions.language import LANGUAGE_METRICS, measure_language
 from chop.actions.train import get_trainer
 from chop.cli.console import Console, ProgressDisplay
 from chop.cli.data import Data
-from chop.cli.runs import question, run_folder
+from chop.cli.run_identity import run_folder, run_identity
 from chop.cli.session import Session
 from chop.ir.graph import MaseGraph
 from chop.ir.trace.inputs import is_hugging_face
 
 CHECKPOINTS = "checkpoints"
 LEARNING_RATES = {True: 5e-5, False: 1e-3}
-"""Whether the model is Hugging Face's -> the learning rate where none is given."""
+"""Default learning rate of Hugging Face models (True) and of others (False)."""
 
 
 class MeasureSettings(Protocol):
-    """The options that measuring reads."""
+    """Options that evaluation reads."""
 
     @property
     def measure(self) -> str: ...
@@ -33,7 +33,7 @@ class MeasureSettings(Protocol):
 
 
 class TrainSettings(MeasureSettings, Protocol):
-    """The options that training reads."""
+    """Options that training reads."""
 
     @property
     def learning_rate(self) -> float | None: ...
@@ -48,14 +48,14 @@ class TrainSettings(MeasureSettings, Protocol):
 
 
 class StepReport(TrainerCallback):
-    """Tells a progress bar how far the trainer is."""
+    """Callback that shows the steps of a trainer as progress."""
 
     def __init__(self, progress: ProgressDisplay, console: Console) -> None:
         self.progress, self.console = progress, console
         self.note = ""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Learn the number of steps; say where an interrupted training goes on."""
+        """Set the number of steps; print where an interrupted training resumes."""
         self.progress.expect(state.max_steps)
         if state.global_step:
             done, whole = state.global_step, state.max_steps
@@ -66,7 +66,7 @@ class StepReport(TrainerCallback):
         self.progress.to(state.global_step, self.note)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
-        """Keep the loss to tell it."""
+        """Remember the loss for the next step."""
         if logs and "loss" in logs:
             self.note = f"loss {float(logs['loss']):.4f}"
 
@@ -74,21 +74,21 @@ class StepReport(TrainerCallback):
 def measure(
     graph: MaseGraph, data: Data, settings: MeasureSettings, reference: MaseGraph | None = None
 ) -> dict[str, float]:
-    """The loss and the metric of a graph on the test rows; `reference` is a model to agree with."""
+    """Return the metric and the loss on the test rows; `reference`: for token_agreement."""
     if settings.measure in LANGUAGE_METRICS:
         other = None if reference is None else reference.model
-        found = measure_language(
+        metrics = measure_language(
             graph.model,
             data.test,
             batch_size=settings.rows_measured_at_once,
             reference=other,
             metric=settings.measure,
         )
-        return {settings.measure: found.pop(settings.measure), **found}
+        return {settings.measure: metrics.pop(settings.measure), **metrics}
     trainer = make_trainer(graph, data, settings, 1, {})
-    told = trainer.evaluate()
+    values = trainer.evaluate()
     keys = (settings.measure, "loss")
-    return {key: float(told[f"eval_{key}"]) for key in keys if f"eval_{key}" in told}
+    return {key: float(values[f"eval_{key}"]) for key in keys if f"eval_{key}" in values}
 
 
 def measured(
@@ -98,7 +98,7 @@ def measured(
     settings: MeasureSettings,
     reference: MaseGraph | None = None,
 ) -> dict[str, float]:
-    """Return the same for a command; a dry run measures a few rows, to see that it can be done."""
+    """Return the same for a command; a dry run evaluates a few rows only."""
     return measure(graph, data.few() if session.is_dry else data, settings, reference)
 
 
@@ -110,32 +110,32 @@ def fit(
     session: Session,
     stage: str = "train",
 ) -> dict[str, Any]:
-    """Train in place for `epochs`; checkpoints stay in the output folder until it is done.
+    """Train in place for `epochs`, with checkpoints in the output folder.
 
-    The same model, data and settings make this run the same run when it is started again.
+    A run with the same model, data and settings resumes from them.
     """
     check_fit(graph, data, settings, epochs)
     session.start_work()
-    asked = question(settings, graph, data)
-    folder = run_folder(session.out / CHECKPOINTS / stage, asked, resume=settings.resume)
+    identity = run_identity(settings, graph, data)
+    folder = run_folder(session.out / CHECKPOINTS / stage, identity, resume=settings.resume)
     saving = {"output_dir": folder, "save_steps": settings.save_steps, "resume": True}
     arguments = training_arguments(graph, settings) | saving
     trainer = make_trainer(graph, data, settings, epochs, arguments)
     with session.console.progress(stage) as progress:
         trainer.add_callback(StepReport(progress, session.console))
-        told = trainer.train()
+        outcome = trainer.train()
     graph.model.to("cpu").eval()
-    return {"epochs": epochs, "steps": told.global_step, "loss": told.training_loss}
+    return {"epochs": epochs, "steps": outcome.global_step, "loss": outcome.training_loss}
 
 
 def check_fit(graph: MaseGraph, data: Data, settings: TrainSettings, epochs: float) -> None:
-    """Raise where the arguments of a training or the metric after it would be refused."""
+    """Raise if a training would reject its arguments or the metric."""
     make_trainer(graph, data, settings, epochs, training_arguments(graph, settings))
     measure(graph, data.few(), settings, graph)
 
 
 def training_arguments(graph: MaseGraph, settings: TrainSettings) -> dict[str, Any]:
-    """The options that transformers' Trainer takes."""
+    """Return the arguments of transformers' Trainer."""
     rate = settings.learning_rate
     return {
         "learning_rate": LEARNING_RATES[is_hugging_face(graph.model)] if rate is None else rate,
@@ -145,7 +145,7 @@ def training_arguments(graph: MaseGraph, settings: TrainSettings) -> dict[str, A
 
 
 def forget_checkpoints(session: Session) -> None:
-    """Let the checkpoints of a run go when its results are in their place, and not before."""
+    """Delete the checkpoints of a run once its results are in place."""
     session.obsolete.append(session.out / CHECKPOINTS)
 
 
@@ -156,15 +156,15 @@ def make_trainer(
     epochs: float,
     arguments: Mapping[str, Any],
 ) -> Any:
-    """A trainer that says nothing by itself."""
+    """Return a trainer that prints nothing."""
     defaults = {
         "seed": settings.seed,
         "disable_tqdm": True,
         "per_device_eval_batch_size": settings.rows_measured_at_once,
     }
-    chosen = defaults | dict(arguments)
+    options = defaults | dict(arguments)
     trainer = get_trainer(
-        graph.model, data.splits, data.tokenizer, settings.measure, epochs, **chosen
+        graph.model, data.splits, data.tokenizer, settings.measure, epochs, **options
     )
     for noisy in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(noisy)

@@ -1,4 +1,4 @@
-"""The model and data of a command line as sweeps and searches want them."""
+"""The model and the data of a configuration, ready for sweeps and searches."""
 
 from __future__ import annotations
 
@@ -7,33 +7,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from chop.actions.language import LANGUAGE_METRICS
-from chop.actions.model_under_study import EpochReport, OnEpoch, Subject
-from chop.cli.configs import SearchConfig
-from chop.cli.data import Data, require_data
+from chop.actions.study_subject import EpochReport, OnEpoch, Subject
+from chop.cli.commands.search import SearchConfig
+from chop.cli.data import Data
+from chop.cli.places import thing_of
 from chop.cli.settings import read_settings, to_toml
-from chop.cli.source import Source, find_source, load_graph
-from chop.cli.training import make_trainer, measure, training_arguments
+from chop.cli.source import Source, load_with_data
+from chop.cli.train_and_measure import make_trainer, measure, training_arguments
 from chop.config import parse_toml
+from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 
 OBSERVED_BATCHES = 4
+"""Training batches that a subject offers for calibration."""
 
 
 def make_subject(graph: MaseGraph, data: Data, config: Any) -> Subject:
-    """Copies of `graph` to change, a way to train and to measure them."""
+    """Return a subject: copies of `graph` to change, and functions to train and evaluate them."""
 
-    def trainer(changed: MaseGraph, seed: int, **chosen: Any) -> Any:
-        epochs = chosen.pop("num_train_epochs", config.epochs)
-        arguments = {**training_arguments(changed, config), "seed": seed, **chosen}
+    def trainer(changed: MaseGraph, seed: int, **options: Any) -> Any:
+        epochs = options.pop("num_train_epochs", config.epochs)
+        arguments = {**training_arguments(changed, config), "seed": seed, **options}
         return make_trainer(changed, data, config, epochs, arguments)
 
     def train(
-        changed: MaseGraph, seed: int, on_epoch: OnEpoch | None = None, **chosen: Any
+        changed: MaseGraph, seed: int, on_epoch: OnEpoch | None = None, **options: Any
     ) -> None:
-        trains = trainer(changed, seed, **chosen)
+        training = trainer(changed, seed, **options)
         if on_epoch is not None:
-            trains.add_callback(EpochReport(lambda: evaluate(changed), on_epoch))
-        trains.train()
+            training.add_callback(EpochReport(lambda: evaluate(changed), on_epoch))
+        training.train()
         changed.model.to("cpu").eval()
 
     def evaluate(changed: MaseGraph) -> float:
@@ -57,9 +60,9 @@ def make_subject(graph: MaseGraph, data: Data, config: Any) -> Subject:
 
 @dataclass(frozen=True)
 class ModelAndData:
-    """What a configuration names: where its model is from, the graph and the data.
+    """The model and the data of a configuration.
 
-    `subject` measures on rows to choose by, which are not the test rows.
+    `subject` evaluates on the validation rows, not on the test rows.
     """
 
     source: Source
@@ -69,22 +72,26 @@ class ModelAndData:
 
 
 def load_subject(config: Any, purpose: str) -> ModelAndData:
-    """The model and the data of `config`, ready to be compared with others."""
-    source = find_source(config)
-    data = require_data(config, source.place, purpose)
-    graph = load_graph(config, source, data)
+    """Return the model and the data of `config` as a subject."""
+    source, data, graph = load_with_data(config, purpose)
     return ModelAndData(source, graph, data, make_subject(graph, data.for_choosing(), config))
 
 
 @dataclass(frozen=True)
 class SubjectMaker:
-    """Makes the subject of a search from its configuration, in whatever process it is called."""
+    """A function that loads the subject of a search, in any process."""
 
     settings: str
 
     @classmethod
     def of(cls, config: SearchConfig) -> SubjectMaker:
-        """The maker for a configuration."""
+        """Return the maker for a configuration."""
+        for name in ("model", "dataset"):
+            if thing_of(getattr(config, name)) is not None:
+                raise ConfigError(
+                    f"search.workers: {config.workers} processes, and {name} is an object of this "
+                    f"one. Give workers=1, or save it and give its path."
+                )
         return cls(to_toml("search", config))
 
     def __call__(self) -> Subject:

@@ -1,0 +1,85 @@
+"""`mase export`: write a model for other programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from chop.cli.session import Session
+from chop.cli.shared_options import ModelOptions, OutputOptions
+
+EXAMPLES = (
+    "mase export out/quantize --to onnx",
+    "mase export ./llama --task causal-lm --to gguf --format Q4_0 --tokenizer ./llama",
+    "mase export out/quantize --to compressed-tensors --fallback float",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig(ModelOptions, OutputOptions):
+    """Target."""
+
+    to: Annotated[
+        Literal["onnx", "gguf", "compressed-tensors", "qonnx", "hf"], "File format to write."
+    ] = "onnx"
+    format: Annotated[
+        str,
+        "GGUF type of weights without a number format: Q8_0, Q4_0, Q4_1, MXFP4, F16, BF16, F32, or "
+        "a format with such a type, as mxfp4 or int8/32.",
+    ] = field(default="Q8_0", metadata={"check": "chop.export.gguf_types:type_named"})
+    tokenizer: Annotated[str | None, "Folder with the tokenizer.json to store in a GGUF file."] = (
+        None
+    )
+    fallback: Annotated[
+        Literal["float", "nearest"] | None,
+        "Replacement for a format that the target lacks: its values as floats, or (GGUF) rounded "
+        "again. Default: an error.",
+    ] = None
+    out: Path = Path("out/export")
+
+
+def run(config: ExportConfig, session: Session) -> dict[str, Any]:
+    """Write the file or folder, and print a summary of its tensors."""
+    from chop import export
+    from chop.actions.records import write_csv
+    from chop.cli.source import describe, find_source, load_graph
+
+    source = find_source(config)
+    graph = load_graph(config, source)
+    folder = session.folder
+    fallback: dict[str, Any] = {"fallback": config.fallback}
+    writers = {
+        "onnx": lambda: export.to_onnx(graph, folder / "model.onnx", **fallback),
+        "qonnx": lambda: export.to_qonnx(graph, folder / "model.onnx", **fallback),
+        "gguf": lambda: export.to_gguf(
+            graph, folder / "model.gguf", config.format, tokenizer=config.tokenizer, **fallback
+        ),
+        "compressed-tensors": lambda: export.to_compressed_tensors(
+            graph, folder / "model", **fallback
+        ),
+        "hf": lambda: export.to_huggingface(graph, folder / "model"),
+    }
+    with session.console.progress(f"export to {config.to}"):
+        report = writers[config.to]()
+    write_csv(folder / "tensors.csv", [asdict(r) for r in report.records])
+    sizes: dict[str, list[int]] = {}
+    for record in report.records:
+        sizes.setdefault(record.written, []).append(record.nbytes)
+    session.console.say(f"{report.path.name}: {report.nbytes / 2**20:.2f} MiB of tensors")
+    session.console.table(
+        [{"written as": k, "tensors": len(v), "bytes": sum(v)} for k, v in sizes.items()]
+    )
+    if report.changed:
+        session.console.say(f"{len(report.changed)} tensors were rounded to the target's types")
+    for line in report.dropped:
+        session.console.say(line)
+    return {
+        **describe(graph, source),
+        "to": config.to,
+        "file": report.path.name,
+        "bytes": report.nbytes,
+        "bits": report.bits,
+        "rounded": [record.name for record in report.changed],
+        "dropped": report.dropped,
+    }

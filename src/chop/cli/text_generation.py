@@ -1,0 +1,192 @@
+"""Parts of `mase generate`: the graph with its cache, formats, tokenizer, device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import TextStreamer
+
+from chop.actions.generation import Generated
+from chop.cli.commands.generate import GenerateConfig
+from chop.cli.console import write_line
+from chop.cli.failures import SourceError, UsageError
+from chop.cli.session import Session
+from chop.cli.settings import read_assignment
+from chop.cli.source import HUGGING_FACE, Source
+from chop.dataset.tokenized import load_tokenizer
+from chop.errors import ConfigError, DataError, TraceError
+from chop.hub import locate
+from chop.ir.graph import MaseGraph
+from chop.ir.graph.generating_model import has_cache
+from chop.kernels.cache import DEFAULT
+from chop.kernels.formats import PACKED_FORMATS
+from chop.kernels.row_codecs import codec_of
+from chop.models.named import missing_weights
+from chop.models.tasks import PREDICTS_TEXT, own_task, read_config, task_of_class
+
+LANGUAGE = (PREDICTS_TEXT, "seq2seq-lm")
+"""Tasks of models that generate text."""
+
+
+def check_language(config: GenerateConfig, source: Source) -> None:
+    """Raise if the model has another task, or if its language head would be random."""
+    model = source.model if source.graph is None else source.graph.model
+    kind = type(model).__name__
+    task = task_of_class(kind)
+    if task is not None and task not in LANGUAGE:
+        raise SourceError(_no_language(source.name, f"a {kind}, for {task}"))
+    if source.kind not in HUGGING_FACE or task is None:
+        return
+    saved = read_config(locate(source.name, "model"))
+    if own_task(saved) in LANGUAGE:
+        return
+    trusted = config.trust_remote_code
+    missing = missing_weights(source.name, task, trust_remote_code=trusted)
+    if missing:
+        classes = ", ".join(map(str, saved.get("architectures") or ("a model without a head",)))
+        raise SourceError(
+            _no_language(
+                source.name,
+                f"saved as {classes}, without the weights {missing[0]} and {len(missing) - 1} more "
+                f"of a {kind}",
+            )
+        )
+
+
+def _no_language(name: str, fact: str) -> str:
+    return (
+        f"model '{name}' is no language model: it is {fact}. Give a causal language model, or an "
+        "encoder-decoder with --task seq2seq-lm."
+    )
+
+
+def dtype_of(config: GenerateConfig) -> torch.dtype | None:
+    """Return the type to compute in, None for the model's own. CPUs are slow in narrow types."""
+    if config.dtype is None and config.device != "cpu":
+        return None
+    dtype: torch.dtype = getattr(torch, config.dtype or "float32")
+    return dtype
+
+
+def graph_with_cache(source: Source, dtype: torch.dtype | None = None) -> MaseGraph:
+    """Return the model as a graph with a KV cache."""
+    if source.graph is not None:
+        if not has_cache(source.graph.model):
+            raise SourceError(
+                f"model '{source.name}': the checkpoint was captured without its cache. Capture "
+                "the model with MaseGraph(model, cache=True), compress that, and export it."
+            )
+        return source.graph
+    assert source.model is not None, "a source has a model or a graph"
+    try:
+        return MaseGraph(source.model.eval().to(dtype), dummy_in=source.inputs, cache=True)
+    except TraceError as error:
+        if "has no input 'past_key_values'" not in str(error):
+            raise
+        raise SourceError(
+            f"model '{source.name}': {type(source.model).__name__} does not generate. Give a "
+            "causal language model, or an encoder-decoder with --task seq2seq-lm."
+        ) from error
+
+
+def cache_formats(config: GenerateConfig) -> Any:
+    """Return the format of the cache, or formats by layer."""
+    default = read_format(config.cache)
+    if not config.cache_layers:
+        return default
+    layers = {}
+    for text in config.cache_layers:
+        number, equals, name = text.partition("=")
+        if not equals or not number.strip().isdigit():
+            raise ConfigError(f"generate.cache_layers: expected LAYER=FORMAT, got '{text}'.")
+        layers[int(number)] = read_format(name)
+    return {DEFAULT: default, **layers}
+
+
+def read_format(text: str) -> str | Mapping[str, Any]:
+    """Return the format that `text` spells, checked.
+
+    >>> read_format("fixed8.4"), read_format("mxint8:group_size=16")
+    ('fixed8.4', {'name': 'mxint8', 'group_size': 16})
+    """
+    name, colon, settings = text.strip().partition(":")
+    old = read_assignment(settings) if colon and name in PACKED_FORMATS else {}
+    format = {"name": name, **old} if old.keys() == {"group_size"} else text.strip()
+    codec_of(format, "generate.cache")
+    return format
+
+
+def device_named(name: str) -> torch.device:
+    """Return the device, which this machine must have."""
+    with contextlib.suppress(RuntimeError):
+        device = torch.device(name)
+        if device.type != "cuda" or torch.cuda.is_available():
+            return device
+    raise UsageError(f"--device {name}: not on this machine. `mase doctor` says what is.")
+
+
+def load_tokenizer_of(config: GenerateConfig, source: Source) -> Any:
+    """Return the tokenizer of the configuration or of the model."""
+    place = config.tokenizer or source.place
+    if place is None:
+        raise UsageError(
+            f"model '{source.name}' comes without a tokenizer: give --tokenizer, a hub name or a "
+            "folder."
+        )
+    try:
+        return load_tokenizer(place, trust_remote_code=config.trust_remote_code)
+    except DataError as error:
+        raise UsageError(f"{error} Give --tokenizer, a hub name or a folder.") from error
+
+
+def encode(tokenizer: Any, config: GenerateConfig, graph: MaseGraph) -> dict[str, Any]:
+    """Return the tokens of the prompt as inputs of the model."""
+    encoded = tokenizer(config.prompt, return_tensors="pt")
+    if not encoded["input_ids"].numel():
+        raise UsageError(f"--prompt {config.prompt!r}: no token comes of it.")
+    size = getattr(graph.model.config, "vocab_size", None)
+    largest = int(encoded["input_ids"].max())
+    if isinstance(size, int) and largest >= size:
+        raise UsageError(
+            f"--tokenizer gives token {largest}, and the model knows {size}: it is another model's."
+        )
+    device = graph.as_transformers().device
+    names = ("input_ids", "attention_mask")
+    return {name: encoded[name].to(device) for name in names if name in encoded}
+
+
+def generation_options(config: GenerateConfig) -> dict[str, Any]:
+    """Return the options of transformers' `generate`."""
+    drawing = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
+    return {
+        "max_new_tokens": config.max_new_tokens,
+        "do_sample": config.sample,
+        "num_beams": config.beams,
+        **(drawing if config.sample else {}),
+    }
+
+
+def make_streamer(config: GenerateConfig, session: Session, tokenizer: Any) -> Any:
+    """Return an object that prints each token, or None if the text is printed at the end."""
+    if not config.stream or config.beams > 1 or session.console.is_json:
+        return None
+
+    class ConsoleStreamer(TextStreamer):
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            write_line(session.console.out, text, end="\n" if stream_end else "")
+
+    return ConsoleStreamer(tokenizer, skip_special_tokens=True)
+
+
+def summary(best: Generated) -> str:
+    """Return the speed and the memory of a run as text."""
+    room = "" if best.capacity is None else f", {best.capacity:.2f} x the tokens of 16 bits"
+    return (
+        f"\n{best.new_tokens} tokens: the first after {best.first_s:.3f} s, then "
+        f"{best.tokens_per_s:.1f} tokens/s\n"
+        f"weights {best.weight_bytes / 2**20:.1f} MiB, cache {best.cache_bytes / 2**10:.1f} KiB"
+        f"{room}"
+    )
