@@ -1,7 +1,7 @@
-"""What a point of a hardware space is worth: the metric, and the design's predicted cells and pace.
+"""Evaluation of a point of a hardware space: the metric, and the predicted cost of the design.
 
-The design is known before the model is measured, and its cost with it: a trial that does not fit
-the part, or that another one beats however well it does, ends there.
+The cost of the design is known before the metric. A trial that does not fit the part, or that
+another trial beats for any value of the metric, ends there.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from chop.pipelines import CompressionPipeline
 from chop.search.compression import factor
 from chop.search.costs import PREDICTED, HardwareScore, compute_costs, score_design
 from chop.search.evaluate import QUANTIZE, ModelEvaluator, Params, Stage, keep_graph, made, train
-from chop.search.hardware import HardwareSpace
+from chop.search.hardware_space import HardwareSpace
 from chop.search.trial import Pruned, TrialContext
 
 OBJECTIVES = ("frames_per_second", "predicted_lut", "predicted_dsp")
-"""What is weighed beside the metric where nothing else is asked for."""
+"""Default objectives next to the metric."""
 PRUNE = "prune_transform_pass"
 HARDWARE = "hardware"
-"""The attribute of a trial that tells its design."""
+"""Attribute of a trial that describes its design."""
 SHARES = ((1, 1 / 9), (3, 1 / 3), (9, 1.0))
-"""Steps of measuring, as pruners have their rungs, and the share of rows measured by then."""
+"""Reporting steps (rungs of the pruners), and the share of rows measured by then."""
 FEWEST_ROWS = 64
-"""Of fewer rows, all are measured at once."""
+"""Rows below which all are measured at once."""
 BEST = {"maximize": 1.0, "minimize": 0.0}
-"""Direction -> what no metric surpasses."""
+"""Best possible value of a metric, by direction."""
 
 
 class Scored(NamedTuple):
-    """A design with its score, the costs among the objectives, and how it is folded."""
+    """Design with its score, its costs and the arguments of its folding."""
 
     args: dict[str, Any]
     design: Design
@@ -56,11 +56,11 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class HardwareEvaluator(ModelEvaluator):
-    """Prunes, quantises and folds a copy of a trained model as a point of a `HardwareSpace` says;
-    with `train_after`, trains it in its formats.
+    """Evaluator that prunes, quantises and folds a copy of a trained model by a `HardwareSpace`.
 
-    A trial keeps the attribute `hardware`: arguments of add_hardware_metadata_analysis_pass, what
-    is predicted of the design, and its fingerprint, which the design that is emitted later has too.
+    With `train_after` it also trains the model in its formats. The attribute `hardware` of a trial
+    has the arguments of add_hardware_metadata_analysis_pass, the prediction, and the fingerprint of
+    the design, which equals that of the emitted design.
     """
 
     costs: tuple[str, ...] = OBJECTIVES
@@ -79,29 +79,39 @@ class HardwareEvaluator(ModelEvaluator):
 
     @property
     def hardware(self) -> HardwareSpace:
-        """The part of the space that says what the design is."""
-        found = factor(self.space, HardwareSpace)
-        assert found is not None, "checked when it was made"
-        return found
+        """Factor of the space that describes the design."""
+        space = factor(self.space, HardwareSpace)
+        assert space is not None, "checked in __post_init__"
+        return space
 
     def __call__(self, params: Params, context: TrialContext) -> dict[str, float]:
-        """The objectives of a point; raises `Pruned` where it is hopeless."""
+        """Return the objectives of a point; raise `Pruned` if it is hopeless."""
         graph = self._compressed(params, context)
         scored = self._scored(graph, params)
-        if self._is_settled(params):
+        # training changes the cost only of shift-and-add products, which depend on the weights
+        if not self.train_after or "multiplier" not in self.hardware.design_args(params):
             self._require_hope(context, self.ceiling, scored.costs, "before it is measured")
         context.expect(scored.costs)
         if self.train_after:
             train(self, graph, params, context, itertools.count(1), self.recovery)
             scored = self._scored(graph, params)
-        context.attribute(HARDWARE, self._told(scored))
+        prediction = scored.score.prediction
+        record = {
+            "part": self.hardware.table.part,
+            "design": design_fingerprint(scored.design),
+            "interval": scored.score.interval,
+            "predicted": {**prediction.takes(), "mhz": prediction.mhz},
+            "predicted_errors": prediction.errors,
+            "args": scored.args,
+        }
+        context.attribute(HARDWARE, record)
         value = self._measure(graph, context, scored.costs)
         if self.keep:
             keep_graph(graph, context)
         return {self.objective: value, **scored.costs}
 
     def build(self, params: Params, context: TrialContext) -> MaseGraph:
-        """The finished model of a point, annotated: the same for the same point and seed."""
+        """Return the finished, annotated model of a point; it depends on point and seed alone."""
         graph = self._compressed(params, context)
         if self.train_after:
             train(self, graph, params, context, itertools.count(1), self.recovery)
@@ -109,24 +119,21 @@ class HardwareEvaluator(ModelEvaluator):
         return graph
 
     def describe(self, params: Params, seed: int = 0) -> dict[str, Any]:
-        """What a point means, as plain tables."""
+        """Return the settings of a point as plain tables."""
         graph, observed = made(self.subject).graph(seed), _observed(made(self.subject))
-        quantize = self.hardware.quantize_args(graph, observed, params)
-        pruned = self.hardware.prune_args(params, seed)
         return {
             "stages": list(self.stages),
             "seed": seed,
-            QUANTIZE: quantize,
-            **({} if pruned is None else {PRUNE: pruned}),
+            **self._pass_args(graph, observed, params, seed),
             "add_hardware_metadata_analysis_pass": self.hardware.design_args(params),
         }
 
     @property
     def ceiling(self) -> float:
-        """The best that the metric is taken to become."""
-        told = self.hardware.table.ceiling
-        if told is not None:
-            return told
+        """Upper bound of the metric."""
+        ceiling = self.hardware.table.ceiling
+        if ceiling is not None:
+            return ceiling
         if self.train_after:
             return BEST[direction_of(self.objective)]
         return _uncompressed(made(self.subject))
@@ -134,20 +141,26 @@ class HardwareEvaluator(ModelEvaluator):
     def _compressed(self, params: Params, context: TrialContext) -> MaseGraph:
         context.attribute("seed", context.seed)
         graph = self._start(params, context)
-        rules = self.hardware.quantize_args(graph, _observed(made(self.subject)), params)
-        pruned = self.hardware.prune_args(params, context.seed)
-        arguments = {QUANTIZE: rules, **({} if pruned is None else {PRUNE: pruned})}
+        observed = _observed(made(self.subject))
+        arguments = self._pass_args(graph, observed, params, context.seed)
         graph, info = CompressionPipeline()(graph, arguments)
-        layers = self.hardware.layers
+        rules, layers = arguments[QUANTIZE], self.hardware.layers
         context.attribute("formats", {n: r["config"] for n, r in rules.items() if n in layers})
         if PRUNE in info:
             context.attribute("sparsity", info[PRUNE]["sparsity"])
         return graph
 
-    def _scored(self, graph: MaseGraph, params: Params) -> Scored:
-        """The design of a graph, which is annotated; raises `Pruned` where it does not fit.
+    def _pass_args(
+        self, graph: MaseGraph, observed: Observed, params: Params, seed: int
+    ) -> dict[str, Any]:
+        pruned = self.hardware.prune_args(params, seed)
+        rules = self.hardware.quantize_args(graph, observed, params)
+        return {QUANTIZE: rules, **({} if pruned is None else {PRUNE: pruned})}
 
-        What does not fit without its FIFOs does not fit with them: sizing these takes most time.
+    def _scored(self, graph: MaseGraph, params: Params) -> Scored:
+        """Annotate the graph and return its design; raise `Pruned` if it does not fit the part.
+
+        The design without FIFOs is checked first, because sizing FIFOs takes most of the time.
         """
         args, part = self.hardware.folded_args(graph, params), self.hardware.table.part
         lanes = {name: (pair[0], pair[1]) for name, pair in args["parallelism"].items()}
@@ -158,31 +171,16 @@ class HardwareEvaluator(ModelEvaluator):
         score = score_design(design, part)
         self._require_room(score.prediction)
         rest = [name for name in self.costs if name not in PREDICTED]
-        found = compute_costs(graph, rest) | {n: PREDICTED[n](score) for n in PREDICTED}
-        return Scored(args, design, score, {name: found[name] for name in self.costs})
-
-    def _is_settled(self, params: Params) -> bool:
-        """Whether training leaves the cost as it is: sums of shifts depend on the weights."""
-        return not self.train_after or "multiplier" not in self.hardware.design_args(params)
-
-    def _told(self, scored: Scored) -> dict[str, Any]:
-        prediction = scored.score.prediction
-        return {
-            "part": self.hardware.table.part,
-            "design": design_fingerprint(scored.design),
-            "interval": scored.score.interval,
-            "predicted": {**prediction.takes(), "mhz": prediction.mhz},
-            "predicted_errors": prediction.errors,
-            "args": scored.args,
-        }
+        costs = compute_costs(graph, rest) | {n: float(PREDICTED[n](score)) for n in PREDICTED}
+        return Scored(args, design, score, {name: costs[name] for name in self.costs})
 
     def _require_room(self, prediction: Prediction) -> None:
         part = get_part(self.hardware.table.part)
         has = part.has()
         over = {k: n for k, n in prediction.takes().items() if n > has.get(k, n)}
         if over:
-            told = ", ".join(f"{n} {kind.upper()} of {has[kind]}" for kind, n in over.items())
-            raise Pruned(f"it does not fit {part.name}: {told} predicted.")
+            text = ", ".join(f"{n} {kind.upper()} of {has[kind]}" for kind, n in over.items())
+            raise Pruned(f"it does not fit {part.name}: {text} predicted.")
 
     def _require_hope(
         self, context: TrialContext, best: float, costs: Mapping[str, float], when: str
@@ -197,7 +195,7 @@ class HardwareEvaluator(ModelEvaluator):
     def _measure(
         self, graph: MaseGraph, context: TrialContext, costs: Mapping[str, float]
     ) -> float:
-        """The metric; accuracy row by row, as long as there is hope."""
+        """Return the metric; accuracy is measured in steps, each of which may end the trial."""
         subject = made(self.subject)
         rows, part = subject.rows, subject.evaluate_rows
         if self.objective != "accuracy" or part is None or rows < FEWEST_ROWS or self.train_after:
@@ -216,12 +214,12 @@ class HardwareEvaluator(ModelEvaluator):
 
 @functools.lru_cache(maxsize=4)
 def _observed(subject: Subject) -> Observed:
-    """Once in each process: what the values of the uncompressed model are."""
+    """Return the values of the uncompressed model; computed once per process."""
     graph, _ = CompressionPipeline()(subject.graph(0))
     return observe_values(graph, subject.batches())
 
 
 @functools.lru_cache(maxsize=4)
 def _uncompressed(subject: Subject) -> float:
-    """Once in each process: what the uncompressed model reaches."""
+    """Return the metric of the uncompressed model; computed once per process."""
     return float(subject.evaluate(subject.graph(0)))

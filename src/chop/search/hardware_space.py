@@ -1,4 +1,4 @@
-"""Spaces of hardware: word lengths, pruning, folding and arithmetic of one design, together.
+"""Spaces of hardware: word lengths, pruning, folding and arithmetic of one design.
 
 >>> space = HardwareSpace(graph, HardwareTable(part="ecp5-25k", widths=(4, 8)))
 >>> space.design_args({"pace": 256, "fc1.multiplier": "shift_add", "fc2.multiplier": "array"})
@@ -15,7 +15,6 @@ from typing import Any, Literal
 from chop.actions.hardware_formats import BIAS, WEIGHT, Observed, fixed_point_rules, observe_values
 from chop.config import parse
 from chop.errors import ChopError, ConfigError, HardwareError
-from chop.hw.design.component import Component
 from chop.hw.design.stream import divisors
 from chop.hw.flow.explore import for_target
 from chop.hw.flow.predict.model import family_of
@@ -30,32 +29,30 @@ from chop.search.costs import PART
 from chop.search.space import Choice, Dimension, Space, Value
 
 BIAS_WIDTH = 12
-"""Biases are few, and added to sums that are wide."""
+"""Bits of a bias; biases are few, and the sums they are added to are wide."""
 PACE, SPARSITY, OTHERS, ALL = "pace", "prune.sparsity", "others.width", "all"
 """Dimensions of the whole design, and the group of all layers."""
 MULTIPLIER, LANES, ARRAY = "multiplier", "lanes", "array"
-"""Ends of the dimensions of a layer."""
+"""Suffixes of the dimensions of a layer, and the default multiplier."""
 PACES = 8
-"""The most paces to choose from where none are given: each takes half the cycles of the next."""
+"""Largest number of default paces; each has half the cycles of the next."""
 TRIED_WIDTH = 8
-"""Of the design that tells, before any trial, whether the model lowers and how it folds."""
+"""Bits of the test design that shows, before any trial, if and how the model lowers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HardwareTable:
-    """The TOML form, `[space.hardware]`.
+    """TOML form, `[space.hardware]`.
 
-    `part`: whose cells and clock are predicted, and which a design must fit. `widths`: bits of the
-    inputs and weights of layers, `others`: of what has no weights (sums, softmax, norms, tables).
-    `by`: widths and arithmetic are chosen for each layer ("name"), for all of a type, or for all
-    ("model"). `sparsities`: shares of weights to prune. `folding`: "pace", one number of cycles
-    between tensors that every layer is folded for, or "lanes", elements per beat of each layer.
-    `paces`: those cycles; by default what the model can do and the part has multipliers for,
-    halved again and again. `lanes`: to choose
-    from. `multipliers`: how linear layers form products with their constants: "array", and others
-    such as "shift_add" for layers of at most `shift_add_weights` weights. `ceiling`: the best
-    that the metric can become, where that is known; by default what the uncompressed model reaches
-    and, where trials train, the best that there is.
+    `part`: FPGA part of the predictions, which a design must fit. `widths`: bits of the inputs and
+    weights of layers. `others`: bits of ops without weights (sums, softmax, norms, tables). `by`:
+    one choice of widths and arithmetic per layer ("name"), per type, or for all ("model").
+    `sparsities`: shares of weights to prune. `folding`: "pace", the number of cycles between
+    tensors that every layer is folded for, or "lanes", elements per beat of each layer. `paces`:
+    those cycles; by default powers of two apart, within the multipliers of the part. `lanes`: to
+    choose from. `multipliers`: products of linear layers with their constants: "array", and others
+    such as "shift_add" for layers of at most `shift_add_weights` weights. `ceiling`: upper bound of
+    the metric; by default that of the uncompressed model or, if trials train, the best possible.
     """
 
     part: str = PART
@@ -96,7 +93,7 @@ class HardwareTable:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer that multiplies by constants, and what may be chosen for it."""
+    """Layer that multiplies by constants, and its sizes."""
 
     node: str
     op: str
@@ -107,9 +104,9 @@ class Layer:
 
 
 class HardwareSpace(Space):
-    """One design of `subject`: widths and arithmetic of layers, sparsity, and folding.
+    """Designs of `subject`: widths and arithmetic of layers, sparsity, and folding.
 
-    A model that does not lower is refused here, with the node that has no hardware.
+    A model that does not lower raises here, with the node that has no hardware.
     """
 
     def __init__(
@@ -120,51 +117,45 @@ class HardwareSpace(Space):
         if not isinstance(subject, MaseGraph):
             raise ConfigError(f"{where}: needs the graph to be searched, got {subject!r:.60}.")
         try:
-            graph, observed, lowered = _tried(subject)
+            graph, observed, lowered = _lower_once(subject)
         except ChopError as error:
             raise HardwareError(f"{where}: the model cannot become hardware: {error}") from error
         self.layers = _layers(observed, lowered, self.table.by, subject)
         self.paces = self.table.paces or _paces(graph, lowered, get_part(self.table.part).dsp)
         has_others = any(not node.is_weighted for node in observed.values())
-        super().__init__(self._named(has_others))
+        super().__init__(self._dimensions_by_name(has_others))
 
-    def _named(self, has_others: bool) -> dict[str, Dimension]:
+    def _dimensions_by_name(self, has_others: bool) -> dict[str, Dimension]:
         table = self.table
-        found: dict[str, Dimension] = {}
+        small = {la.group for la in self.layers.values() if self._is_small(la)}
+        dimensions: dict[str, Dimension] = {}
         for group in dict.fromkeys(layer.group for layer in self.layers.values()):
-            found[f"{group}.data_in"] = Choice(table.widths)
-            found[f"{group}.weight"] = Choice(table.widths)
-            if len(table.multipliers) > 1 and self._adds(group):
-                found[f"{group}.{MULTIPLIER}"] = Choice(table.multipliers)
+            dimensions[f"{group}.data_in"] = Choice(table.widths)
+            dimensions[f"{group}.weight"] = Choice(table.widths)
+            if len(table.multipliers) > 1 and group in small:
+                dimensions[f"{group}.{MULTIPLIER}"] = Choice(table.multipliers)
         if table.folding == LANES:
-            found |= {f"{n}.{LANES}": Choice(self._lanes(la)) for n, la in self.layers.items()}
+            for name, layer in self.layers.items():
+                inputs, outputs = (
+                    [d for d in divisors(channels) if d in table.lanes] or [1]
+                    for channels in (layer.inputs, layer.outputs)
+                )
+                pairs = tuple(f"{i}x{o}" for i in inputs for o in outputs)
+                dimensions[f"{name}.{LANES}"] = Choice(pairs)
         else:
-            found[PACE] = Choice(self.paces)
+            dimensions[PACE] = Choice(self.paces)
         if has_others:
-            found[OTHERS] = Choice(table.others)
+            dimensions[OTHERS] = Choice(table.others)
         if table.sparsities != (0.0,):
-            found[SPARSITY] = Choice(table.sparsities)
-        return found
-
-    def _adds(self, group: str) -> bool:
-        """Whether some layer of the group may do without multipliers."""
-        return any(la.group == group and self._is_small(la) for la in self.layers.values())
+            dimensions[SPARSITY] = Choice(table.sparsities)
+        return dimensions
 
     def _is_small(self, layer: Layer) -> bool:
+        """Return True if the layer may do without multipliers."""
         return layer.op == "linear" and layer.weights <= self.table.shift_add_weights
 
-    def _lanes(self, layer: Layer) -> tuple[str, ...]:
-        """Input x output lanes, each a divisor of its channels."""
-        sides = [
-            [d for d in divisors(channels) if d in self.table.lanes] or [1]
-            for channels in (layer.inputs, layer.outputs)
-        ]
-        return tuple(f"{i}x{o}" for i in sides[0] for o in sides[1])
-
-    # -- what a point means --------------------------------------------------------------------
-
     def width(self, params: Mapping[str, Value], node: str, role: str) -> int:
-        """Bits of an operand."""
+        """Return the bits of an operand."""
         if role == BIAS:
             return BIAS_WIDTH
         layer = self.layers.get(node)
@@ -175,22 +166,22 @@ class HardwareSpace(Space):
     def quantize_args(
         self, graph: MaseGraph, observed: Observed, params: Mapping[str, Value]
     ) -> dict[str, Any]:
-        """The arguments of quantize_transform_pass for a point."""
+        """Return the arguments of quantize_transform_pass for a point."""
         return fixed_point_rules(graph, observed, lambda node, role: self.width(params, node, role))
 
     def prune_args(self, params: Mapping[str, Value], seed: int = 0) -> dict[str, Any] | None:
-        """The arguments of prune_transform_pass for a point; None where nothing is pruned."""
+        """Return the arguments of prune_transform_pass for a point; None if nothing is pruned."""
         share = params.get(SPARSITY, self.table.sparsities[0])
         return {"weight": {"sparsity": share}, "seed": seed} if share else None
 
     def design_args(self, params: Mapping[str, Value]) -> dict[str, Any]:
-        """The arguments of add_hardware_metadata_analysis_pass for a point."""
-        chosen = {name: self._multiplier(layer, params) for name, layer in self.layers.items()}
-        others = {
-            name: how
-            for name, how in chosen.items()
-            if how != ARRAY and self._is_small(self.layers[name])
-        }
+        """Return the arguments of add_hardware_metadata_analysis_pass for a point."""
+        first = self.table.multipliers[0]
+        others = {}
+        for name, layer in self.layers.items():
+            multiplier = str(params.get(f"{layer.group}.{MULTIPLIER}", first))
+            if multiplier != ARRAY and self._is_small(layer):
+                others[name] = multiplier
         folded: dict[str, Any] = {}
         if self.table.folding == LANES:
             pairs = {name: str(params[f"{name}.{LANES}"]).split("x") for name in self.layers}
@@ -201,7 +192,7 @@ class HardwareSpace(Space):
         return folded | ({MULTIPLIER: others} if others else {})
 
     def folded_args(self, graph: MaseGraph, params: Mapping[str, Value]) -> dict[str, Any]:
-        """The same for one graph, its pace turned into the lanes of each layer."""
+        """Return `design_args` for one graph, with the lanes of each layer instead of the pace."""
         args = self.design_args(params)
         cycles = args.pop("target_interval", None)
         if cycles is None:
@@ -209,40 +200,36 @@ class HardwareSpace(Space):
         lanes = {name: list(pair) for name, pair in for_target(graph, cycles).lanes.items()}
         return {"max_parallelism": 1, "parallelism": lanes, **args}
 
-    def _multiplier(self, layer: Layer, params: Mapping[str, Value]) -> str:
-        return str(params.get(f"{layer.group}.{MULTIPLIER}", self.table.multipliers[0]))
-
     def initial(self) -> list[dict[str, Value]]:
-        """Points to begin with, which treat all layers alike and prune nothing: the widest words
-        and the narrowest ones, with each arithmetic, fastest, smallest, and what is between."""
-        foldings = max(len(_points(dimension)) for _, dimension in self._folding())
-        ends_first = dict.fromkeys((0, foldings - 1, *range(foldings)))
-        found = [
-            self._even(width, number, how)
-            for how in self.table.multipliers
-            for width in (max, min)
-            for number in ends_first
+        """Return first points, which treat all layers alike and prune nothing.
+
+        They have the widest and the narrowest words, with each arithmetic and each folding, the
+        fastest and the smallest first.
+        """
+        end = f".{LANES}" if self.table.folding == LANES else PACE
+        options: dict[str, list[Any]] = {
+            n: list(d.points or ()) for n, d in self.dimensions.items()
+        }
+        foldings = max(len(each) for name, each in options.items() if name.endswith(end))
+
+        def point(choose: Any, number: int, multiplier: str) -> dict[str, Value]:
+            values: dict[str, Value] = {}
+            for name, each in options.items():
+                if name.endswith(end):
+                    values[name] = each[min(number, len(each) - 1)]
+                elif name.endswith(f".{MULTIPLIER}"):
+                    values[name] = multiplier
+                else:
+                    values[name] = min(each) if name == SPARSITY else choose(each)
+            return values
+
+        points = [
+            point(choose, number, multiplier)
+            for multiplier in self.table.multipliers
+            for choose in (max, min)
+            for number in dict.fromkeys((0, foldings - 1, *range(foldings)))
         ]
-        return list({repr(point): point for point in found}.values())
-
-    def _folding(self) -> list[tuple[str, Dimension]]:
-        is_lanes = self.table.folding == LANES
-        end = f".{LANES}" if is_lanes else PACE
-        return [(n, d) for n, d in self.dimensions.items() if n.endswith(end)]
-
-    def _even(self, choose: Any, number: int, multiplier: str) -> dict[str, Value]:
-        """A point that treats all layers alike; `number` counts foldings."""
-        point: dict[str, Value] = {}
-        foldings = dict(self._folding())
-        for name, dimension in self.dimensions.items():
-            options = _points(dimension)
-            if name in foldings:
-                point[name] = options[min(number, len(options) - 1)]
-            elif name.endswith(f".{MULTIPLIER}"):
-                point[name] = multiplier
-            else:
-                point[name] = min(options) if name == SPARSITY else choose(options)
-        return point
+        return list({repr(each): each for each in points}.values())
 
 
 def _whole(value: Value) -> int:
@@ -250,15 +237,8 @@ def _whole(value: Value) -> int:
     return value
 
 
-def _points(dimension: Dimension) -> list[Any]:
-    return list(dimension.points or ())
-
-
-# -- looking at the model --------------------------------------------------------------------------
-
-
-def _tried(subject: MaseGraph) -> tuple[MaseGraph, Observed, Lowered]:
-    """A copy of the model in 8 bits, with one lane everywhere; no FIFOs yet."""
+def _lower_once(subject: MaseGraph) -> tuple[MaseGraph, Observed, Lowered]:
+    """Lower a copy of the model in 8 bits with one lane everywhere, without FIFOs."""
     graph, _ = CompressionPipeline()(copy.deepcopy(subject))
     if not graph.dummy_in:
         raise HardwareError("the graph has no example inputs (dummy_in) to place the point by.")
@@ -271,51 +251,45 @@ def _tried(subject: MaseGraph) -> tuple[MaseGraph, Observed, Lowered]:
 
 
 def _layers(observed: Observed, lowered: Lowered, by: str, subject: MaseGraph) -> dict[str, Layer]:
-    """By node; calls of one module are one group."""
+    """Return the layers by node; calls of one module are one group."""
     targets = {n.name: str(n.target) for n in subject.fx_graph.nodes if n.op == "call_module"}
     firsts: dict[str, str] = {}
-    found = {}
+    layers = {}
     for name, node in observed.items():
         component = lowered.components.get(name)
         if not node.is_weighted or component is None:
             continue
         own = firsts.setdefault(targets.get(name, name), name)
         group = {"name": own, "type": node.op.name, "model": ALL}[by]
-        found[name] = Layer(name, node.op.name, group, _weights(component), *_channels(component))
-    if not found:
+        weights = getattr(component, "weights", None)
+        count = int(weights.weight.size) if weights is not None else component.products()
+        channels = component.in_unit, component.outputs[0].shape[-1]
+        layers[name] = Layer(name, node.op.name, group, count, *channels)
+    if not layers:
         raise HardwareError("the model has no linear layer or convolution to choose a design of.")
-    return found
-
-
-def _weights(component: Component) -> int:
-    weights = getattr(component, "weights", None)
-    return int(weights.weight.size) if weights is not None else component.products()
-
-
-def _channels(component: Component) -> tuple[int, int]:
-    return component.in_unit, component.outputs[0].shape[-1]
+    return layers
 
 
 def _paces(graph: MaseGraph, lowered: Lowered, multipliers: int) -> tuple[int, ...]:
-    """Cycles between tensors that the model can be folded for, from the fewest to the most.
+    """Return the cycles between tensors that the model can be folded for, in ascending order.
 
-    The first that takes more multipliers than there are is one of them: arithmetic without
-    multipliers may still reach it.
+    The first pace that needs too many multipliers is included: arithmetic without multipliers may
+    still reach it.
     """
-    found: list[int] = []
+    paces: list[int] = []
     cycles = lowered.design.cycles()
-    while len(found) < PACES and cycles >= 1:
+    while len(paces) < PACES and cycles >= 1:
         try:
             folding = for_target(graph, cycles)
         except HardwareError:
             break
-        found.append(cycles)
+        paces.append(cycles)
         if folding.multipliers > multipliers:
             break
         cycles //= 2
-    return tuple(sorted(found))
+    return tuple(sorted(paces))
 
 
 def read_space(mapping: Mapping[str, Any], where: str, subject: Any = None) -> HardwareSpace:
-    """The space of a table `[space.hardware]`, over the layers of `subject`."""
+    """Read a table `[space.hardware]` for the layers of `subject`."""
     return HardwareSpace(subject, parse(HardwareTable, mapping, where), where=where)
