@@ -1,13 +1,12 @@
-"""The rounding of activations as one operator, which exporters translate.
+"""Rounding of activations as one operator, which exporters translate.
 
 `torch.ops.mase.round_to_steps(x, scale, zero_point, low, high, axis)` is
-(clamp(round(x / scale) + zero_point, low, high) - zero_point) * scale; `axis` is the dimension that
-`scale` belongs to, where it has more than one value.
+(clamp(round(x / scale) + zero_point, low, high) - zero_point) * scale; `axis` is the dimension of a
+`scale` with more than one value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,7 +20,7 @@ from chop.nn.quantizers import Binary, Bypass, Integer, Quantizer, ScaleInteger,
 def round_to_steps(
     x: Tensor, scale: Tensor, zero_point: int, low: int, high: int, axis: int
 ) -> Tensor:
-    """`x` rounded to whole steps of `scale`."""
+    """Round `x` to multiples of `scale`."""
     spread = scale
     if scale.numel() > 1:
         spread = scale.reshape([-1 if d == axis % x.dim() else 1 for d in range(x.dim())])
@@ -37,7 +36,7 @@ def _(x: Tensor, scale: Tensor, zero_point: int, low: int, high: int, axis: int)
 
 @dataclass(frozen=True)
 class Steps:
-    """A format of integers as a call of the operator."""
+    """Integer format as a call of the operator."""
 
     is_bypass: ClassVar[bool] = False
 
@@ -48,69 +47,60 @@ class Steps:
     axis: int = -1
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`x` rounded, where it is a float."""
-        one = len(self.scale_values) == 1
-        scale = torch.tensor(self.scale_values[0] if one else self.scale_values, dtype=x.dtype)
-        made: Tensor = torch.ops.mase.round_to_steps(
+        """Round `x`."""
+        values: Any = self.scale_values[0] if len(self.scale_values) == 1 else self.scale_values
+        scale = torch.tensor(values, dtype=x.dtype)
+        rounded: Tensor = torch.ops.mase.round_to_steps(
             x, scale, self.zero_point, self.low, self.high, self.axis
         )
-        return made
+        return rounded
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """A format whose definition is arithmetic that exporters translate as it is."""
+    """Format whose definition is plain arithmetic, which exporters translate directly."""
 
     is_bypass: ClassVar[bool] = False
 
     format: Quantizer
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`x` rounded by the definition."""
+        """Round `x` by the definition."""
         return self.format.quantize(x)
 
 
 Rounding = Bypass | Steps | Arithmetic
-"""What exporters know."""
+"""Roundings that exporters can translate."""
 
 
 def exportable(form: Any, stored: Tensor | None = None) -> Rounding | None:
-    """The format in terms of what exporters know; None where they do not."""
+    """Return the format as a rounding that exporters can translate, or None."""
     if form.is_bypass:
         return Bypass()
     if getattr(form, "rounding", "nearest_even") != "nearest_even":
         return None
-    makers: dict[type[Quantizer], Callable[[Any, Tensor | None], Rounding | None]] = {
-        Integer: _integer,
-        ScaleInteger: _scale_integer,
-        Binary: _arithmetic,
-        Ternary: _arithmetic,
-    }
-    make = next((makers[cls] for cls in type(form).__mro__ if cls in makers), None)
-    return None if make is None else make(form, stored)
-
-
-def _integer(form: Integer, stored: Tensor | None) -> Rounding | None:
-    if form.overflow == "wrap":
-        return None
-    low, high = (round(bound * 2.0**form.frac_width) for bound in form.bounds(torch.float64))
-    return Steps(scale_values=(2.0**-form.frac_width,), low=low, high=high)
+    if isinstance(form, Integer):
+        if form.overflow == "wrap":
+            return None
+        low, high = (round(bound * 2.0**form.frac_width) for bound in form.bounds(torch.float64))
+        return Steps(scale_values=(2.0**-form.frac_width,), low=low, high=high)
+    if isinstance(form, ScaleInteger):
+        return _scale_integer(form, stored)
+    if isinstance(form, Binary | Ternary) and not getattr(form, "stochastic", False):
+        return Arithmetic(form)
+    return None
 
 
 def _scale_integer(form: ScaleInteger, stored: Tensor | None) -> Rounding | None:
-    low, high = form.integers
-    if form.is_stored:
-        if stored is None or form.granularity == "group" or not bool((stored > 0).all()):
-            return None
-        values = tuple(stored.detach().double().reshape(-1).tolist())
-        return Steps(values, form.zero_point, low, high, axis=form.axis)
-    if form.scale is None:
-        return None if form.granularity == "group" else Arithmetic(form)
     if form.granularity == "group":
         return None
-    values = form.scale if isinstance(form.scale, tuple) else (float(form.scale),)
+    if form.is_stored:
+        if stored is None or not bool((stored > 0).all()):
+            return None
+        values = tuple(stored.detach().double().reshape(-1).tolist())
+    elif form.scale is None:
+        return Arithmetic(form)
+    else:
+        values = form.scale if isinstance(form.scale, tuple) else (float(form.scale),)
+    low, high = form.integers
     return Steps(values, form.zero_point, low, high, axis=form.axis)
-
-
-def _arithmetic(form: Quantizer, stored: Tensor | None) -> Rounding | None:
-    return None if getattr(form, "stochastic", False) else Arithmetic(form)

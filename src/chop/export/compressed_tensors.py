@@ -1,4 +1,4 @@
-"""Models as compressed-tensors folders, which transformers and vLLM load, and back."""
+"""Writer of compressed-tensors folders, which transformers and vLLM load."""
 
 from __future__ import annotations
 
@@ -13,15 +13,9 @@ from torch import Tensor, nn
 
 from chop.arguments import NEW_FOLDER, an, takes
 from chop.errors import ExportError
-from chop.export.folders import (
-    config_of,
-    differ,
-    empty_model,
-    names_to_write,
-    write_folder,
-)
-from chop.export.report import ExportReport, TensorRecord
-from chop.export.weights import Weight, as_in, check_activations, weights_of
+from chop.export.export_report import ExportReport, TensorRecord
+from chop.export.exported_weights import Weight, as_in, check_activations, weights_of
+from chop.export.hf_folders import config_of, differ, empty_model, names_to_write, write_folder
 from chop.ir.graph import MaseGraph
 from chop.nn.quantizers import MXFP
 from chop.nn.quantizers.bits import pack_bits, unpack_bits
@@ -34,7 +28,7 @@ MX_BLOCK = 32
 
 @dataclass(frozen=True)
 class Scheme:
-    """How the weights of layers are written: the fields of the target's `QuantizationArgs`."""
+    """Encoding of weights: the fields of `QuantizationArgs` of compressed-tensors."""
 
     format: str
     num_bits: int
@@ -44,7 +38,7 @@ class Scheme:
     scale_dtype: str | None = None
 
     def record(self, targets: list[str]) -> dict[str, Any]:
-        """The group of `config_groups` for layers with this scheme."""
+        """Return the group of `config_groups` for layers with this scheme."""
         fields = dataclasses.asdict(self)
         weights = {k: v for k, v in fields.items() if k != "format" and v is not None}
         named = {**weights, "symmetric": True, "dynamic": False}
@@ -59,13 +53,12 @@ def to_compressed_tensors(
     layout: Literal["packed", "naive"] = "packed",
     fallback: Fallback = None,
 ) -> ExportReport:
-    """Write a model of transformers as a folder that `from_pretrained` loads with the package
-    compressed-tensors, and say what was written.
+    """Write a model of transformers as a folder of compressed-tensors, and return a report.
 
-    Linear layers in formats of integers (`integer`, `scale_integer`, `mxint`, `block_fp`) of at
-    most 8 bits become int4 or int8, packed into words or with `layout="naive"` int8; `mxfp` in
-    blocks of 32 becomes mxfp4 or mxfp8, and `fp8` e4m3 float8. Other formats, and layers that are
-    not linear, are errors, or with `fallback="float"` written as their values.
+    Linear layers in integer formats (`integer`, `scale_integer`, `mxint`, `block_fp`) of at most 8
+    bits become int4 or int8, packed into words, or int8 with `layout="naive"`. `mxfp` in blocks of
+    32 becomes mxfp4 or mxfp8, and `fp8` e4m3 float8. Other formats, and other quantised layers,
+    raise ExportError, or with `fallback="float"` are written as their values.
     """
     if layout not in ("packed", "naive"):
         raise ExportError(f"to_compressed_tensors: layout is {layout!r}. Allowed: packed, naive.")
@@ -79,63 +72,56 @@ def to_compressed_tensors(
     report.dropped = check_activations(mg, "compressed_tensors", fallback)
     tensors, schemes, is_untied = _written(mg, empty, layout, fallback, report)
     linear = [n for n, m in empty.named_modules() if isinstance(m, nn.Linear)]
-    told = {**config.to_dict(), "architectures": [type(mg.model).__name__]}
+    settings = {**config.to_dict(), "architectures": [type(mg.model).__name__]}
     if is_untied:
-        told["tie_word_embeddings"] = False
+        settings["tie_word_embeddings"] = False
     is_mx = any(scheme.format.startswith("mx") for scheme in schemes.values())
-    told["dtype"] = "bfloat16" if is_mx else "float32"
+    settings["dtype"] = "bfloat16" if is_mx else "float32"
     if is_mx:
         report.dropped.append("compressed-tensors computes layers in mxfp in bfloat16")
     if schemes:
-        told["quantization_config"] = _quantization_config(schemes, linear)
-    write_folder(Path(path), told, tensors)
+        settings["quantization_config"] = _quantization_config(schemes, linear)
+    write_folder(Path(path), settings, tensors)
     return report
 
 
 def _written(
     mg: MaseGraph, empty: Any, layout: str, fallback: Fallback, report: ExportReport
 ) -> tuple[dict[str, Tensor], dict[str, Scheme], bool]:
-    """All tensors, the schemes of layers, and whether parameters that were shared differ."""
+    """Return all tensors, the schemes of layers, and whether shared parameters differ."""
     weights = weights_of(mg)
     values = {name: weight.values for name, weight in weights.items()}
     is_untied = differ(empty, values)
-    names = names_to_write(empty, weights, is_untied=is_untied)
-    report.dropped += names.unused
+    sources, notes = names_to_write(empty, weights, is_untied=is_untied)
+    report.dropped += notes
     tensors: dict[str, Tensor] = {}
     schemes: dict[str, Scheme] = {}
-    for name, source in names.sources.items():
+    for name, source in sources.items():
         weight = weights[source]
         module = name.removesuffix(".weight")
-        made = None
+        coded = None
         if weight.format is not None and weight.values.dim() > 1:
             is_linear = name != module and isinstance(empty.get_submodule(module), nn.Linear)
-            made = _coded(weight, layout) if is_linear else None
-            if made is None and fallback is None:
+            coded = _coded(weight, layout) if is_linear else None
+            if coded is None and fallback is None:
                 raise ExportError(_refusal(name, weight, is_linear))
-        plain = as_in(empty, name, weight).float()
-        parts = {name: plain} if made is None else _named(module, made[1])
-        if made is not None:
-            schemes[module] = made[0]
+        if coded is None:
+            parts = {name: as_in(empty, name, weight).float()}
+            written, note = "float32", "" if weight.format is None else "dequantised"
+        else:
+            schemes[module] = scheme = coded[0]
+            parts = {f"{module}.{key}": value for key, value in coded[1].items()}
+            written, note = f"{scheme.format} {scheme.num_bits} bits", ""
         tensors |= parts
-        report.records.append(_record(name, weight, made, parts))
+        count, size = weight.values.numel(), sum(t.nbytes for t in parts.values())
+        record = TensorRecord(name, name, weight.text, written, count, size, True, note)
+        report.records.append(record)
     return tensors, schemes, is_untied
 
 
-def _named(module: str, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{module}.{key}": value for key, value in parts.items()}
-
-
-def _record(name: str, weight: Weight, made: Any, parts: Mapping[str, Tensor]) -> TensorRecord:
-    written = "float32" if made is None else f"{made[0].format} {made[0].num_bits} bits"
-    note = "dequantised" if made is None and weight.format is not None else ""
-    count, size = weight.values.numel(), sum(t.nbytes for t in parts.values())
-    return TensorRecord(name, name, weight.text, written, count, size, True, note)
-
-
 def _refusal(name: str, weight: Weight, is_linear: bool) -> str:
-    if not is_linear:
-        why = "compressed-tensors has formats for linear layers alone"
-    else:
+    why = "compressed-tensors has formats for linear layers alone"
+    if is_linear:
         why = (
             "compressed-tensors has integers with one scale for a tensor, row or group that "
             "divides the row, mxfp4, mxfp8 in blocks of 32, and float8 e4m3. Nearest: "
@@ -165,11 +151,8 @@ def _quantization_config(schemes: Mapping[str, Scheme], linear: list[str]) -> di
     }
 
 
-# -- weights ---------------------------------------------------------------------------------
-
-
 def _coded(weight: Weight, layout: str) -> tuple[Scheme, dict[str, Tensor]] | None:
-    """The scheme that holds a weight exactly, and its tensors; None where there is none."""
+    """Return the scheme that stores a weight exactly, and its tensors; None if there is none."""
     form = weight.format
     if isinstance(form, MXFP):
         return _mx(weight.values, form)
@@ -186,18 +169,14 @@ def _mx(values: Tensor, form: MXFP) -> tuple[Scheme, dict[str, Tensor]] | None:
     if not fits or coded is None or not isinstance(coded.scale, Powers):
         return None
     scales = coded.scale.codes.reshape(values.shape[0], -1)
+    settings = ("float", "group", MX_BLOCK, "torch.uint8")
     if form.element == "e2m1":
-        scheme = Scheme(
-            *("mxfp4-pack-quantized", 4, "float", "group", MX_BLOCK), scale_dtype="torch.uint8"
-        )
         packed = coded.codes.reshape(values.shape[0], -1)
-        return scheme, {"weight_packed": packed, "weight_scale": scales}
+        tensors = {"weight_packed": packed, "weight_scale": scales}
+        return Scheme("mxfp4-pack-quantized", 4, *settings), tensors
     if form.element == "e4m3":
-        scheme = Scheme(
-            *("mxfp8-quantized", 8, "float", "group", MX_BLOCK), scale_dtype="torch.uint8"
-        )
         data = coded.codes.view(torch.float8_e4m3fn).reshape(values.shape)
-        return scheme, {"weight": data, "weight_scale": scales}
+        return Scheme("mxfp8-quantized", 8, *settings), {"weight": data, "weight_scale": scales}
     return None
 
 
@@ -208,10 +187,10 @@ def _integers(weight: Weight, layout: str) -> tuple[Scheme, dict[str, Tensor]] |
     whole = torch.where(steps == 0, 0.0, values / steps).round()
     if not torch.equal(whole * steps, values) or whole.abs().max() > 128 or whole.max() > 127:
         return None
-    found = _scales(steps, weight)
-    if found is None:
+    scales = _scales(steps, weight)
+    if scales is None:
         return None
-    strategy, group, scale = found
+    strategy, group, scale = scales
     bits = 4 if whole.min() >= -8 and whole.max() <= 7 and layout == "packed" else 8
     if layout == "naive":
         scheme = Scheme("naive-quantized", 8, "int", strategy, group)
@@ -225,7 +204,7 @@ def _integers(weight: Weight, layout: str) -> tuple[Scheme, dict[str, Tensor]] |
 
 
 def _scales(steps: Tensor, weight: Weight) -> tuple[str, int | None, Tensor] | None:
-    """The coarsest way in which steps are shared, and they."""
+    """Return the coarsest strategy to share the steps, its group size, and the scales."""
     if (steps == steps[0, 0]).all():
         return "tensor", None, steps[0, :1].clone()
     if (steps == steps[:, :1]).all():
@@ -238,18 +217,17 @@ def _scales(steps: Tensor, weight: Weight) -> tuple[str, int | None, Tensor] | N
 
 
 def pack_words(whole: Tensor, bits: int) -> Tensor:
-    """Signed integers of `bits` bits (4 or 8), moved up to be positive, in words of 32 bits."""
-    moved = (whole + 2 ** (bits - 1)).to(torch.uint8)
-    missing = -moved.shape[-1] % (32 // bits)
-    padded = nn.functional.pad(moved, (0, missing))
+    """Pack signed integers of `bits` bits (4 or 8), offset to be positive, into 32-bit words."""
+    offset = (whole + 2 ** (bits - 1)).to(torch.uint8)
+    padded = nn.functional.pad(offset, (0, -offset.shape[-1] % (32 // bits)))
     words: Tensor = pack_bits(padded, bits).view(torch.int32)
     return words.reshape(whole.shape[0], -1)
 
 
 def unpack_words(words: Tensor, bits: int, columns: int) -> Tensor:
-    """The signed integers in words of 32 bits."""
+    """Return the signed integers in 32-bit words."""
     data = words.contiguous().view(torch.uint8).reshape(-1)
     count = words.numel() * (32 // bits)
-    moved = unpack_bits(data, bits, count).reshape(words.shape[0], -1)[:, :columns]
-    made: Tensor = moved.to(torch.int16) - 2 ** (bits - 1)
-    return made
+    offset = unpack_bits(data, bits, count).reshape(words.shape[0], -1)[:, :columns]
+    integers: Tensor = offset.to(torch.int16) - 2 ** (bits - 1)
+    return integers

@@ -1,4 +1,4 @@
-"""Folders of compressed-tensors as graphs: linear layers in the formats of the folder."""
+"""Reader of compressed-tensors folders: linear layers keep the formats of the folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from chop.arguments import PATH, takes
 from chop.errors import ExportError
 from chop.export.compressed_tensors import MX_BLOCK, unpack_words
-from chop.export.folders import CONFIG, PROBLEMS, checked_model, last_line, read_folder, tied_names
+from chop.export.hf_folders import (
+    CONFIG,
+    PROBLEMS,
+    checked_model,
+    last_line,
+    read_folder,
+    tied_names,
+)
 from chop.files import shown
 from chop.ir.graph import MaseGraph
 from chop.nn.quantizers import MXFP
@@ -22,19 +29,17 @@ from chop.nn.quantizers.codes import Coded, Powers, decode
 from chop.passes.graph.transforms import quantize_transform_pass
 from chop.patterns import check_pattern, match
 
-_NA = {"data_in_width": "NA", "bias_width": "NA"}
-_MX_NA = {"data_in_element": "NA", "bias_element": "NA"}
 WORDS: dict[int, dict[torch.dtype, int]] = {
     4: {torch.int32: 8, torch.uint8: 2},
     8: {torch.int32: 4},
 }
-"""Bits of a weight -> how many a packed word holds."""
+"""Weights per packed word, by bits of a weight and dtype of the word."""
 _PARTS = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """What a layer's tensors stand for: values, the config of a format, and its stored scales."""
+    """Decoded layer: values, the config of a format, and its stored scales."""
 
     values: Tensor
     config: dict[str, Any] | None = None
@@ -45,20 +50,20 @@ class _Layer:
 def from_compressed_tensors(path: str | Path) -> MaseGraph:
     """Return the model of a folder as a graph.
 
-    Symmetric int4 and int8, mxfp4 and mxfp8 become quantised layers with just those values; float8
-    becomes floats. Formats of activations are dropped: layers round their weights alone.
+    Symmetric int4 and int8, mxfp4 and mxfp8 become quantised layers with the same values; float8
+    becomes floats. Formats of activations are dropped.
     """
     folder = Path(path)
     config, tensors = read_folder(folder)
-    told = config.get("quantization_config")
-    if not isinstance(told, dict) or told.get("quant_method") != "compressed-tensors":
+    settings = config.get("quantization_config")
+    if not isinstance(settings, dict) or settings.get("quant_method") != "compressed-tensors":
         raise ExportError(f"{folder / CONFIG}: quantization_config is not of compressed-tensors.")
-    odd = [name for name, tensor in tensors.items() if tensor.is_complex()]
-    if odd:
-        raise ExportError(f"{folder}: tensor {shown(odd[0])} is complex. Allowed: real numbers.")
+    for name, tensor in tensors.items():
+        if tensor.is_complex():
+            raise ExportError(f"{folder}: tensor {shown(name)} is complex. Allowed: real numbers.")
     elements = sum(t.numel() * (8 if n.endswith("_packed") else 1) for n, t in tensors.items())
     model = checked_model(config, elements, len(tensors), folder)
-    layers = _layers(model, told, tensors, folder)
+    layers = _layers(model, settings, tensors, folder)
     parts = {f"{name}.{part}" for name in layers for part in (*_PARTS, "weight")}
     state = {name: t.float() for name, t in tensors.items() if name not in parts}
     state |= {f"{name}.weight": layer.values for name, layer in layers.items()}
@@ -79,43 +84,39 @@ def _load(model: Any, state: Mapping[str, Tensor], folder: Path) -> None:
         missing, unexpected = model.load_state_dict(state, strict=False)
     except RuntimeError as error:
         raise ExportError(f"{folder}: {last_line(error)}") from error
-    lacking = [n for n in missing if n not in tied_names(model) and n not in _twins(model)]
-    if lacking or unexpected:
-        name = (lacking or unexpected)[0]
+    shared = {name for pair in tied_names(model).items() for name in pair}
+    for name in [*(n for n in missing if n not in shared), *unexpected]:
         raise ExportError(f"{folder}: tensor {shown(name)} is missing or has no place.")
 
 
-def _twins(model: Any) -> set[str]:
-    return set(tied_names(model).values())
-
-
 def _layers(
-    model: Any, told: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Path
+    model: Any, settings: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Path
 ) -> dict[str, _Layer]:
-    found = {}
+    layers = {}
     for name, module in model.named_modules():
         if not isinstance(module, nn.Linear) or f"{name}.weight_scale" not in tensors:
             continue
-        scheme = _scheme(name, told, folder)
+        scheme = _scheme(name, settings, folder)
         own = {p: tensors[f"{name}.{p}"] for p in (*_PARTS, "weight") if f"{name}.{p}" in tensors}
         try:
-            found[name] = _layer(scheme, own, module, f"{folder}: layer '{name}'")
+            layers[name] = _layer(scheme, own, module, f"{folder}: layer '{name}'")
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
             if isinstance(error, ExportError):
                 raise
             raise ExportError(
                 f"{folder}: layer '{name}': its tensors are not those of its scheme ({error})."
             ) from error
-    return found
+    return layers
 
 
-def _scheme(name: str, told: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The arguments of the group that a layer belongs to."""
-    groups = told.get("config_groups")
+def _scheme(name: str, settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the arguments of the group that a layer belongs to."""
+    groups = settings.get("config_groups")
     for group in groups.values() if isinstance(groups, dict) else ():
-        targets = group.get("targets") if isinstance(group, dict) else None
+        if not isinstance(group, dict):
+            continue
+        targets, weights = group.get("targets"), group.get("weights")
         listed = targets if isinstance(targets, list) else []
-        weights = group.get("weights") if isinstance(group, dict) else None
         if any(_matches(t, name, folder) for t in listed) and isinstance(weights, dict):
             return weights
     raise ExportError(f"{folder / CONFIG}: no group of config_groups has layer '{name}'.")
@@ -155,7 +156,7 @@ def _layer(
 def _check_shapes(
     scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear, where: str
 ) -> None:
-    """Raise ExportError if the tensors of a layer do not fit it, or its scales are no numbers."""
+    """Raise ExportError if tensors of a layer do not fit it, or its scales are not finite."""
     rows, columns = module.out_features, module.in_features
     group = scheme.get("group_size")
     per_word = WORDS[scheme["num_bits"]]
@@ -171,8 +172,8 @@ def _check_shapes(
         shapes["weight_scale"] = ((rows, columns // group),)
     for name, allowed in shapes.items():
         if name in own and tuple(own[name].shape) not in allowed:
-            given, wanted = list(own[name].shape), " or ".join(str(list(s)) for s in allowed)
-            raise ExportError(f"{where}: {name} has shape {given}. Allowed: {wanted}.")
+            shape, texts = list(own[name].shape), " or ".join(str(list(s)) for s in allowed)
+            raise ExportError(f"{where}: {name} has shape {shape}. Allowed: {texts}.")
     codes = own.get("weight")
     if scheme.get("type") == "int" and codes is not None and codes.dtype != torch.int8:
         raise ExportError(f"{where}: weight is {codes.dtype}. Allowed: torch.int8.")
@@ -194,7 +195,8 @@ def _integers(scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.L
         "weight_width": bits,
         "weight_scale": "stored",
         "weight_narrow": False,
-        **_NA,
+        "data_in_width": "NA",
+        "bias_width": "NA",
     }
     if scheme.get("strategy") == "group":
         size = columns // scale.shape[1]
@@ -218,13 +220,8 @@ def _mx(bits: int, own: Mapping[str, Tensor], module: nn.Linear) -> _Layer:
     table = float_table(form.grid).float()
     flat = data.contiguous().reshape(-1)
     values = decode(Coded(flat, bits, shape, torch.float32, table, scales))
-    config = {
-        "name": "mxfp",
-        "weight_element": element,
-        "weight_block_size": MX_BLOCK,
-        **_MX_NA,
-    }
-    return _Layer(values, config)
+    config = {"name": "mxfp", "weight_element": element, "weight_block_size": MX_BLOCK}
+    return _Layer(values, config | {"data_in_element": "NA", "bias_element": "NA"})
 
 
 def _quantised(model: Any, layers: Mapping[str, _Layer]) -> MaseGraph:

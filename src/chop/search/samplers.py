@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import optuna
 from optuna.distributions import (
@@ -141,86 +141,63 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-MakeSampler: TypeAlias = Callable[[Space, int], BaseSampler]
-
-
 @dataclass(frozen=True)
 class SamplerKind:
-    """Constructor of a sampler, and its requirements."""
+    """Summary of a sampler, its constructor from space and seed, and its requirements."""
 
-    make: MakeSampler
+    label: str
+    make: Callable[[Space, int], BaseSampler]
     needs_finite: bool = False
     needs_numbers: bool = False
     one_objective: bool = False
     packages: tuple[str, ...] = ()
 
 
+def _seeded(cls: Callable[..., BaseSampler], **options: Any) -> Callable[..., BaseSampler]:
+    return lambda _, seed: cls(seed=seed, **options)
+
+
+_QUIET = {"warn_independent_sampling": False}
 SAMPLERS: Registry[SamplerKind] = Registry("sampler")
-"""Samplers by name."""
-
-
-def sampler_kind(name: str, *aliases: str, **needs: Any) -> Callable[[MakeSampler], MakeSampler]:
-    """Register a function of space and seed as the sampler `name`; `needs`: see `SamplerKind`."""
-
-    def add(make: MakeSampler) -> MakeSampler:
-        SAMPLERS.register(name, SamplerKind(make, **needs), aliases)
-        return make
-
-    return add
-
-
-@sampler_kind("grid", needs_finite=True)
-def _grid(space: Space, seed: int) -> BaseSampler:
-    """Every point of a finite space once."""
-    return GridSampler(space, seed)
-
-
-@sampler_kind("random")
-def _random(space: Space, seed: int) -> BaseSampler:
-    """Points drawn independently."""
-    return optuna.samplers.RandomSampler(seed=seed)
-
-
-@sampler_kind("tpe")
-def _tpe(space: Space, seed: int) -> BaseSampler:
-    """Tree-structured Parzen estimator: points like the good ones, unlike the bad ones."""
-    return TPESampler(seed=seed)
-
-
-@sampler_kind("nsga2", "nsga-ii")
-def _nsga2(space: Space, seed: int) -> BaseSampler:
-    """Genetic, for several objectives."""
-    return optuna.samplers.NSGAIISampler(seed=seed)
-
-
-@sampler_kind("nsga3", "nsga-iii")
-def _nsga3(space: Space, seed: int) -> BaseSampler:
-    """Genetic, for many objectives, with reference points."""
-    return optuna.samplers.NSGAIIISampler(seed=seed)
-
-
-@sampler_kind("gp", packages=("torch", "scipy"))
-def _gp(space: Space, seed: int) -> BaseSampler:
-    """Gaussian process: the point of the highest expected improvement."""
-    return optuna.samplers.GPSampler(seed=seed)
-
-
-@sampler_kind("cmaes", "cma-es", needs_numbers=True, one_objective=True, packages=("cmaes",))
-def _cmaes(space: Space, seed: int) -> BaseSampler:
-    """Evolution of a normal distribution over numbers."""
-    return CmaEsSampler(seed=seed, warn_independent_sampling=False)
-
-
-@sampler_kind("qmc", packages=("scipy",))
-def _qmc(space: Space, seed: int) -> BaseSampler:
-    """Quasi-random sequence, more even than random."""
-    return optuna.samplers.QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False)
-
-
-@sampler_kind("brute", needs_finite=True)
-def _brute(space: Space, seed: int) -> BaseSampler:
-    """Every point of a space with conditions once."""
-    return BruteForceSampler(seed=seed)
+"""Samplers by name. To add one: `SAMPLERS.register(name, SamplerKind(…), aliases)`."""
+for _names, _kind in {
+    ("grid",): SamplerKind("Every point of a finite space once.", GridSampler, needs_finite=True),
+    ("random",): SamplerKind("Points drawn independently.", _seeded(optuna.samplers.RandomSampler)),
+    ("tpe",): SamplerKind(
+        "Tree-structured Parzen estimator: points like the good ones, unlike the bad ones.",
+        _seeded(TPESampler),
+    ),
+    ("nsga2", "nsga-ii"): SamplerKind(
+        "Genetic, for several objectives.", _seeded(optuna.samplers.NSGAIISampler)
+    ),
+    ("nsga3", "nsga-iii"): SamplerKind(
+        "Genetic, for many objectives, with reference points.",
+        _seeded(optuna.samplers.NSGAIIISampler),
+    ),
+    ("gp",): SamplerKind(
+        "Gaussian process: the point of the highest expected improvement.",
+        _seeded(optuna.samplers.GPSampler),
+        packages=("torch", "scipy"),
+    ),
+    ("cmaes", "cma-es"): SamplerKind(
+        "Evolution of a normal distribution over numbers.",
+        _seeded(CmaEsSampler, **_QUIET),
+        needs_numbers=True,
+        one_objective=True,
+        packages=("cmaes",),
+    ),
+    ("qmc",): SamplerKind(
+        "Quasi-random sequence, more even than random.",
+        _seeded(optuna.samplers.QMCSampler, scramble=True, **_QUIET),
+        packages=("scipy",),
+    ),
+    ("brute",): SamplerKind(
+        "Every point of a space with conditions once.",
+        _seeded(BruteForceSampler),
+        needs_finite=True,
+    ),
+}.items():
+    SAMPLERS.register(_names[0], _kind, _names[1:])
 
 
 PRUNERS: Registry[Callable[[], BasePruner]] = Registry("pruner")

@@ -1,7 +1,6 @@
-"""Values of a run: tensors, and sizes, which stay numbers so that graphs stay open in them.
+"""Values of a run: tensors, and sizes, which stay numbers so that graphs stay dynamic.
 
-`Shape` gives numbers (`Ints`), and so does what is computed from them; where a tensor is needed
-they become one.
+`Shape` returns numbers (`Ints`), and so do operators on numbers; they become a tensor on demand.
 """
 
 from __future__ import annotations
@@ -13,68 +12,62 @@ import torch
 from torch import Tensor
 
 LONGEST = 256
-"""Elements of a constant that may be taken as numbers."""
-
-
+"""Limit on the elements of a constant that is read as numbers."""
 BITS = 64
-"""Bits of a whole number: a size is in 64."""
+"""Bits of an integer, as of a size in ONNX."""
 
 
 class Ints(list[Any]):
-    """A vector of numbers."""
+    """Vector of numbers."""
 
 
 Number = int | float
 Host = Number | Ints
-"""A number or a vector of them."""
+"""Number or vector of numbers."""
 
 
 def is_host(value: Any) -> bool:
-    """Whether a value is numbers, no tensor."""
+    """Return True if a value is a number or a vector of numbers."""
     return isinstance(value, int | float | Ints)
 
 
 def host_of(constant: Tensor) -> Host | None:
-    """A small constant as numbers."""
+    """Return a small constant as numbers, or None."""
     if constant.dim() > 1 or constant.numel() > LONGEST:
         return None
     if constant.dtype.itemsize == 1 and constant.is_floating_point():
         return None
-    found = constant.tolist()
-    return Ints(found) if isinstance(found, list) else found
+    numbers = constant.tolist()
+    return Ints(numbers) if isinstance(numbers, list) else numbers
 
 
 def elementwise(function: Callable[..., Any], *operands: Host) -> Host:
-    """A function of numbers, for each element of vectors that broadcast."""
+    """Apply a function of numbers to each element of vectors that broadcast."""
     vectors = [o for o in operands if isinstance(o, Ints)]
     if not vectors:
-        made: Host = _held(function, *operands)
-        return made
+        return _apply(function, *operands)  # type: ignore[no-any-return]
     length = max(len(v) for v in vectors)
-    rows = [_stretched(o, length) for o in operands]
-    return Ints(_held(function, *row) for row in zip(*rows, strict=True))
+    rows = []
+    for operand in operands:
+        values = list(operand) if isinstance(operand, Ints) else [operand]
+        rows.append(values * length if len(values) == 1 else values)
+    return Ints(_apply(function, *row) for row in zip(*rows, strict=True))
 
 
-def _held(function: Callable[..., Any], *numbers: Any) -> Any:
-    """Return a function of numbers; raise ValueError if the result, or a power, leaves 64 bits."""
+def _apply(function: Callable[..., Any], *numbers: Any) -> Any:
+    """Apply a function of numbers; raise ValueError if the result, or a power, leaves 64 bits."""
     if function is pow and all(type(n) is int for n in numbers):
         base, exponent = numbers
         if exponent * max(base.bit_length(), 1) > BITS:
             raise ValueError(f"{base} to the power of {exponent}: more than {BITS} bits")
-    made = function(*numbers)
-    if type(made) is int and made.bit_length() > BITS:
-        raise ValueError(f"a whole number of {made.bit_length()} bits. Allowed: {BITS}")
-    return made
-
-
-def _stretched(operand: Host, length: int) -> list[Any]:
-    if not isinstance(operand, Ints):
-        return [operand] * length
-    return list(operand) * length if len(operand) == 1 and length != 1 else list(operand)
+    result = function(*numbers)
+    if type(result) is int and result.bit_length() > BITS:
+        raise ValueError(f"a whole number of {result.bit_length()} bits. Allowed: {BITS}")
+    return result
 
 
 def as_tensor(value: Any) -> Tensor:
-    """Numbers as the tensor they stand for: int64, float32 or bool."""
+    """Return numbers as a tensor of int64, float32 or bool."""
     if isinstance(value, Tensor):
         return value
     first = next(iter(value), 0) if isinstance(value, Ints) else value
