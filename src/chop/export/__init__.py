@@ -10,10 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chop.export.compressed_tensors import to_compressed_tensors as to_compressed_tensors
-    from chop.export.compressed_tensors_reader import (
+    from chop.export.compressed_tensors import (
         from_compressed_tensors as from_compressed_tensors,
     )
+    from chop.export.compressed_tensors import to_compressed_tensors as to_compressed_tensors
     from chop.export.export_report import ExportReport as ExportReport
     from chop.export.gguf import to_gguf as to_gguf
     from chop.export.gguf_reader import from_gguf as from_gguf
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "ExportReport": "export_report",
-    "from_compressed_tensors": "compressed_tensors_reader",
+    "from_compressed_tensors": "compressed_tensors",
     "to_compressed_tensors": "compressed_tensors",
     "MaseConfig": "huggingface",
     "to_gguf": "gguf",
