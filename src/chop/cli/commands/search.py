@@ -28,11 +28,11 @@ from chop.search.compression import factor
 from chop.search.costs import direction_of_cost
 from chop.search.energy import energy_in_words, measure_energy
 from chop.search.evaluate import EVALUATORS, ModelEvaluator
-from chop.search.hardware_space import HardwareSpace
 from chop.search.hardware_evaluate import HardwareEvaluator
-from chop.search.worker_loop import INTERRUPTED
+from chop.search.hardware_space import HardwareSpace
 from chop.search.space import Space, Value
 from chop.search.study import SearchResult, check_storage, save_study
+from chop.search.worker_loop import INTERRUPTED
 
 STUDY = "study"
 DEFAULT_FORMATS = ("mxint",)
