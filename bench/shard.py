@@ -28,7 +28,7 @@ from tabulate import tabulate
 import chop.passes as passes
 from chop import MaseGraph
 from chop.distributed import Mesh, fixed_plan, make_plan
-from chop.distributed.verify import verify_plan
+from chop.distributed.verify_plan import verify_plan
 
 LIMITS = {"depth_exponent": 1.2, "seconds_at_12_layers": 10.0}
 MESH = (2,)

@@ -41,7 +41,7 @@ from chop.passes.graph.interface.lora import (
 from chop.report.page_records import sweep_figures
 from chop.report.study_page import study_record
 from chop.search.apply import find_trial, read_study
-from chop.search.storage import open_store
+from chop.search.study_storage import open_store
 
 NASTY: list[Any] = [
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, 0.5, -0.0, 1e308, "", "x", "self", "torch"),

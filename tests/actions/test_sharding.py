@@ -7,7 +7,7 @@ from distributed.models import mlp
 
 from chop.actions import ShardArgs, shard
 from chop.actions.sharding import verdict
-from chop.distributed.verify import Verification
+from chop.distributed.verify_plan import Verification
 
 
 def test_shard_annotates_plans_and_records():

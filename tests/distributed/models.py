@@ -13,7 +13,7 @@ from torch import nn
 
 from chop import MaseGraph
 from chop.distributed.mesh import Mesh
-from chop.distributed.program import Value
+from chop.distributed.program import ProgramValue
 from chop.distributed.strategies import Strategy
 
 SLOW_DEVICES = {"latency": (1e-6,), "flops": 1e9, "memory_bandwidth": 1e10}
@@ -98,7 +98,7 @@ ROW = ("attention_output_dense", "output_dense", "down")
 PARAMETERS = (("weight", ROW, "S1"), ("weight", COLUMN, "S0"), ("bias", COLUMN, "S0"))
 
 
-def megatron(value: Value) -> Strategy | None:
+def megatron(value: ProgramValue) -> Strategy | None:
     """Columns of the first layer of each block, rows of the second; the first that fits."""
     name = value.name.removeprefix("parameter ").replace(".", "_")
     if value.is_parameter:
@@ -112,15 +112,15 @@ def megatron(value: Value) -> Strategy | None:
     return None
 
 
-def _result(value: Value, layout: str) -> Strategy:
+def _result(value: ProgramValue, layout: str) -> Strategy:
     return next(s for s in value.layouts(2) if s.result == layout)
 
 
-def megatron_plan_pick() -> Callable[[Value], Strategy | None]:
+def megatron_plan_pick() -> Callable[[ProgramValue], Strategy | None]:
     """`megatron`, with what lies between a column and a row layer following its operands."""
     split: dict[str, str] = {}
 
-    def pick(value: Value) -> Strategy | None:
+    def pick(value: ProgramValue) -> Strategy | None:
         chosen = megatron(value)
         if chosen is None and not value.is_parameter and value.op.name != "linear":
             reads = {r.operand: split[r.value] for r in value.references if r.value in split}

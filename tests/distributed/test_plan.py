@@ -13,9 +13,9 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.distributed.mesh import Mesh
 from chop.distributed.plan import fixed_plan, make_plan, price
+from chop.distributed.plan_report import cost_records, plan_records, plan_table
 from chop.distributed.program import program_of
-from chop.distributed.report import cost_records, plan_records, plan_table
-from chop.distributed.search import solve
+from chop.distributed.solver import solve
 from chop.distributed.variables import variables
 from chop.errors import ConfigError
 
@@ -57,7 +57,7 @@ def test_search_finds_the_best_of_all_plans():
 def test_table_that_overflows_is_settled_early_and_says_so(monkeypatch):
     graph, _ = bert()
     decisions = variables(program_of(graph), two(), 0, {}, training=True)
-    monkeypatch.setattr("chop.distributed.search.MAX_STATES", 50)
+    monkeypatch.setattr("chop.distributed.solver.MAX_STATES", 50)
     solution = solve(decisions, 0.0)
     assert not solution.is_exact
     assert list(solution.chosen) == [d.name for d in decisions]

@@ -13,7 +13,7 @@ from chop import MaseGraph
 from chop.distributed.apply import apply_plan
 from chop.distributed.mesh import Mesh
 from chop.distributed.plan import fixed_plan, make_plan
-from chop.distributed.verify import Job, verify_plan, verify_plans
+from chop.distributed.verify_plan import PlanRun, verify_plan, verify_plans
 from chop.errors import ConfigError, GraphError
 
 
@@ -23,30 +23,34 @@ def random_pick(seed: int):
     return lambda value: draw.choice(value.layouts(2))
 
 
-def jobs() -> dict[str, Job]:
+def jobs() -> dict[str, PlanRun]:
     mlp_graph, mlp_inputs = mlp()
     bert_graph, bert_inputs = bert()
     lm_graph, lm_inputs = bert(layers=1, cls="BertForMaskedLM")  # with tied weights
     picture, pixels = images()
     random_pictures = {
-        f"images at random {seed}": Job(
+        f"images at random {seed}": PlanRun(
             picture, fixed_plan(picture, two(), random_pick(seed)), pixels
         )
         for seed in range(2)
     }
     heads = fixed_plan(bert_graph, two(), megatron_plan_pick())
     return random_pictures | {
-        "images": Job(picture, make_plan(picture, two()), pixels),
-        "mlp": Job(mlp_graph, make_plan(mlp_graph, two()), mlp_inputs),
-        "mlp at random": Job(mlp_graph, fixed_plan(mlp_graph, two(), random_pick(1)), mlp_inputs),
-        "bert": Job(bert_graph, make_plan(bert_graph, two()), bert_inputs),
-        "bert, forward": Job(bert_graph, make_plan(bert_graph, two(), training=False), bert_inputs),
-        "bert by heads": Job(bert_graph, heads, bert_inputs),
-        "bert at random": Job(lm_graph, fixed_plan(lm_graph, two(), random_pick(3)), lm_inputs),
+        "images": PlanRun(picture, make_plan(picture, two()), pixels),
+        "mlp": PlanRun(mlp_graph, make_plan(mlp_graph, two()), mlp_inputs),
+        "mlp at random": PlanRun(
+            mlp_graph, fixed_plan(mlp_graph, two(), random_pick(1)), mlp_inputs
+        ),
+        "bert": PlanRun(bert_graph, make_plan(bert_graph, two()), bert_inputs),
+        "bert, forward": PlanRun(
+            bert_graph, make_plan(bert_graph, two(), training=False), bert_inputs
+        ),
+        "bert by heads": PlanRun(bert_graph, heads, bert_inputs),
+        "bert at random": PlanRun(lm_graph, fixed_plan(lm_graph, two(), random_pick(3)), lm_inputs),
     }
 
 
-def planned_collectives(job: Job) -> dict[str, int]:
+def planned_collectives(job: PlanRun) -> dict[str, int]:
     """What the plan says, as gloo does it: it has no exchange, and torch gathers in its place."""
     planned = dict(job.plan.cost.collectives)
     planned["all_gather"] = planned.get("all_gather", 0) + planned.pop("all_to_all", 0)
@@ -75,7 +79,7 @@ def test_plans_on_two_processes_compute_hold_and_talk_as_they_say(some):
 def test_plans_on_a_grid_of_four_processes_are_right():
     graphs = [mlp(), bert(layers=1), bert(layers=1, cls="BertForMaskedLM")]
     grid = two(shape=(2, 2))
-    made = [Job(graph, make_plan(graph, grid), inputs) for graph, inputs in graphs]
+    made = [PlanRun(graph, make_plan(graph, grid), inputs) for graph, inputs in graphs]
     for job, found in zip(made, verify_plans(made), strict=True):
         assert found.is_equal, found
         assert found.parameter_bytes == (job.plan.cost.parameter_bytes,) * 4
@@ -94,7 +98,7 @@ def test_plans_for_different_numbers_of_devices_are_refused():
     graph, inputs = mlp()
     plans = [make_plan(graph, two(shape=(n,))) for n in (2, 4)]
     with pytest.raises(ConfigError, match=r"plans for one number of devices, got \[2, 4\]"):
-        verify_plans([Job(graph, plan, inputs) for plan in plans])
+        verify_plans([PlanRun(graph, plan, inputs) for plan in plans])
 
 
 def test_a_missing_input_is_named():

@@ -17,7 +17,7 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ExportError
 from chop.export import MaseConfig, to_huggingface
-from chop.export.mapped_pages import give_back
+from chop.export.huggingface import release_pages
 
 FORMATS = {
     "scales by group": GROUPS,
@@ -205,12 +205,12 @@ def test_memory_that_is_given_back_holds_what_it_held(tmp_path):
     save_file({"a": values}, tmp_path / "t.safetensors")
     with safe_open(tmp_path / "t.safetensors", "pt") as opened:
         mapped = opened.get_tensor("a")
-        give_back(mapped)
+        release_pages(mapped)
         assert torch.equal(mapped, values)
     own, view = values.clone(), values.clone()[::2]
-    give_back(own)
-    give_back(view)
-    give_back(own[:3])
+    release_pages(own)
+    release_pages(view)
+    release_pages(own[:3])
     assert torch.equal(own, values) and torch.equal(view, values[::2])
 
 

@@ -11,8 +11,8 @@ from traced_zoo import tensors  # noqa: E402
 
 from chop.export import from_onnx  # noqa: E402
 from chop.export.onnx_import.call import OPERATORS, OWN  # noqa: E402
-from chop.export.onnx_import.file import OnnxFile  # noqa: E402
-from chop.export.onnx_import.model import made_model  # noqa: E402
+from chop.export.onnx_import.onnx_file import OnnxFile  # noqa: E402
+from chop.export.onnx_import.onnx_model import build_model  # noqa: E402
 from chop.export.onnx_import.quantised import DOMAINS  # noqa: E402
 from chop.export.onnx_import.rewrites import Folded  # noqa: E402
 
@@ -199,7 +199,7 @@ def model_of(name, inputs, attributes, opset=21, outputs=1):
 def test_it_computes_what_the_reference_computes(case, tmp_path):
     model, given = model_of(*case)
     onnx.save(model, tmp_path / "m.onnx")
-    built = made_model(Folded(OnnxFile(tmp_path / "m.onnx")))
+    built = build_model(Folded(OnnxFile(tmp_path / "m.onnx")))
     found = built.build({k: torch.from_numpy(v.copy()) for k, v in given.items()})
     expected = ReferenceEvaluator(model).run(None, given)
     read = found.values() if isinstance(found, dict) else [found]

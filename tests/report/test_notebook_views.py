@@ -12,7 +12,7 @@ from report_data import STUDY, annotated, compressed, with_hardware
 import chop.passes as passes
 from chop import MaseGraph, notebook
 from chop.export import ExportReport
-from chop.export.report import TensorRecord
+from chop.export.export_report import TensorRecord
 from chop.passes.emit_design import lowered_design
 from chop.passes.info import PassInfo
 from chop.report import Report

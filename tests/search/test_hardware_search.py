@@ -16,8 +16,8 @@ from chop.models import MLP
 from chop.search import search
 from chop.search.apply import apply
 from chop.search.costs import COSTS, direction_of_cost
-from chop.search.hardware import HardwareSpace, HardwareTable
 from chop.search.hardware_evaluate import FEWEST_ROWS, OBJECTIVES, HardwareEvaluator
+from chop.search.hardware_space import HardwareSpace, HardwareTable
 from chop.search.space import Space
 from chop.search.trial import Pruned, TrialContext
 

@@ -10,7 +10,7 @@ from optuna.trial import TrialState
 from chop.errors import ConfigError, MissingDependencyError, RegistryError
 from chop.search import PRUNERS, SAMPLERS, Choice, Integer, Real, Space, search
 from chop.search.samplers import TPESampler, make_pruner, make_sampler, one_thread, pruning_rule
-from chop.search.storage import open_store
+from chop.search.study_storage import open_store
 
 OBJECTIVES = {"loss": "minimize"}
 FINITE = Space({"x": Integer(0, 5), "width": Integer(1, 4), "kind": Choice(("a", "b"))})

@@ -6,7 +6,7 @@ import pytest
 
 from chop.errors import ConfigError
 from chop.search import Choice, SearchPlan, Space, search
-from chop.search.plan import make_plan
+from chop.search.search_plan import make_plan
 
 SPACE = Space({"x": Choice((1, 2, 3))})
 UP = {"y": "maximize"}

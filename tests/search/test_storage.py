@@ -17,8 +17,8 @@ from optuna.storages._rdb.storage import _create_scoped_session
 
 from chop.errors import ConfigError, MissingDependencyError, SearchError
 from chop.search import load_study, search
-from chop.search.plan import WorkerPlan
-from chop.search.storage import GRACE, HEARTBEAT, JournalStore, is_on_this_machine, open_store
+from chop.search.search_plan import WorkerPlan
+from chop.search.study_storage import GRACE, HEARTBEAT, JournalStore, is_on_this_machine, open_store
 from chop.search.trial_queue import Stop, TrialQueue
 from chop.search.worker_identity import WorkerIdentity
 

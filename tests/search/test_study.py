@@ -16,8 +16,8 @@ import toys
 
 from chop.errors import ConfigError, MissingDependencyError, SearchError
 from chop.search import Choice, ProgressBar, Space, TrialContext, load_study, search
-from chop.search.plan import WorkerPlan
 from chop.search.progress import Progress
+from chop.search.search_plan import WorkerPlan
 from chop.search.trial import trial_seed
 from chop.search.trial_queue import Stop, TrialQueue
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from chop.arguments import an, takes
 from chop.distributed.plan import Plan
-from chop.distributed.report import cost_records, plan_records, plan_table
-from chop.distributed.verify import Verification, verify_plan
+from chop.distributed.plan_report import cost_records, plan_records, plan_table
+from chop.distributed.verify_plan import Verification, verify_plan
 from chop.errors import ChopError
 from chop.ir.graph import MaseGraph
 from chop.passes import (

@@ -27,8 +27,8 @@ from chop.search.apply import apply, check_wanted, choose_trial
 from chop.search.compression import factor
 from chop.search.costs import direction_of_cost
 from chop.search.evaluate import EVALUATORS, ModelEvaluator
-from chop.search.hardware import HardwareSpace
 from chop.search.hardware_evaluate import HardwareEvaluator
+from chop.search.hardware_space import HardwareSpace
 from chop.search.space import Space, Value
 from chop.search.study import SearchResult, check_storage
 

@@ -1,8 +1,8 @@
-"""The parallel back end: plan how a graph is split over a mesh of devices, and run the plan."""
+"""Parallel back end: plan how a graph is split over a mesh of devices, and run the plan."""
 
 from chop.distributed.mesh import Mesh
 from chop.distributed.plan import Cost, Plan, fixed_plan, make_plan
-from chop.distributed.report import cost_records, plan_records, plan_table
+from chop.distributed.plan_report import cost_records, plan_records, plan_table
 from chop.distributed.strategies import Strategy
 
 __all__ = [

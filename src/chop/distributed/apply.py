@@ -1,14 +1,14 @@
-"""Run a plan: parameters as DTensors on a device mesh, every node on what this device holds.
+"""Execution of a plan: parameters as DTensors on a device mesh, nodes on local parts.
 
-Each process runs the same graph. A node reads its operands in the layouts the plan says, runs its
-own op on the local parts, and its result is born in the layout the plan says: so the only talking
-is the talking of the plan. It works on gloo (CPU) and nccl (GPU), under torchrun or spawned.
+Each process runs the same graph. A node reads its operands in the layouts of the plan and runs its
+op on the local parts; its result has the layout of the plan. So the only communication is that of
+the plan. It works on gloo (CPU) and nccl (GPU), under torchrun or spawned.
 
     mesh = init_device_mesh("cuda", plan.mesh.shape)
     model = apply_plan(graph, plan, mesh)
     model(input_ids=…).loss.backward()      # the whole batch on every device
 
-Every process gets the same whole inputs and the same random seed.
+Every process needs the same whole inputs and the same random seed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Uses = tuple[Use, ...]
 
 
 def placement(layout: Layout) -> Placement:
-    """A layout as torch says it."""
+    """Return the placement of torch for a layout."""
     dim = sharded_dim(layout)
     if dim is not None:
         return Shard(dim)
@@ -66,9 +66,10 @@ def placement(layout: Layout) -> Placement:
 
 
 def apply_plan(graph: MaseGraph, plan: Plan, mesh: DeviceMesh) -> ShardedModel:
-    """The model of `graph`, annotated as it was planned, split over `mesh` as `plan` says.
+    """Return the model of `graph` split over `mesh` by `plan`.
 
-    The graph and its model are left as they are; a parameter that is split is copied in part.
+    The graph must have the annotations it was planned with. It and its model do not change; a
+    split parameter is copied in part.
     """
     if tuple(mesh.shape) != plan.mesh.shape:
         raise ConfigError(
@@ -79,7 +80,7 @@ def apply_plan(graph: MaseGraph, plan: Plan, mesh: DeviceMesh) -> ShardedModel:
 
 
 class ShardedModel(nn.Module):
-    """A model that runs as a plan says; takes and gives whole tensors, as the model does."""
+    """Model that runs by a plan; its inputs and outputs are whole tensors."""
 
     def __init__(self, graph: MaseGraph, plan: Plan, mesh: DeviceMesh) -> None:
         super().__init__()
@@ -93,24 +94,23 @@ class ShardedModel(nn.Module):
         self.custom_ops = graph.custom_ops
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model gives on these inputs."""
-        takes = [n for n in self.model.graph.nodes if n.op == "placeholder"]
-        given = {str(n.target): a for n, a in zip(takes, args, strict=False)} | kwargs
-        values = [_input(n, given) for n in takes]
-        result = _Runner(self).run(*values)
+        """Return the outputs of the model on these inputs."""
+        placeholders = [n for n in self.model.graph.nodes if n.op == "placeholder"]
+        inputs = {str(n.target): a for n, a in zip(placeholders, args, strict=False)} | kwargs
+        result = _Runner(self).run(*(_input(n, inputs) for n in placeholders))
         template = template_of(self.model)
         return template.restore(result) if template else result
 
     def local_bytes(self) -> int:
-        """Bytes of parameters on this device."""
+        """Return the bytes of parameters on this device."""
         parts = (_local(p) for p in self.parameters())
         return sum(p.numel() * p.element_size() for p in parts)
 
 
-def _input(node: fx.Node, given: dict[str, Any]) -> Any:
+def _input(node: fx.Node, inputs: dict[str, Any]) -> Any:
     for name in (str(node.target), node.name):
-        if name in given:
-            return given[name]
+        if name in inputs:
+            return inputs[name]
     if node.args:
         return node.args[0]
     raise GraphError(f"sharded model: no value for input '{node.target}'.")
@@ -126,8 +126,8 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 @dataclass
-class Held:
-    """What this device holds of a value, its layouts, and copies of it in others."""
+class LocalValue:
+    """Local part of a value, its layouts, and copies of it in other layouts."""
 
     local: Any
     layouts: Layouts
@@ -135,7 +135,7 @@ class Held:
 
 
 class _Reshard(torch.autograd.Function):
-    """A local part in one layout from that in another; its gradient goes the other way."""
+    """Conversion of a local part to another layout, and of its gradient back."""
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, mesh: DeviceMesh, before: Layouts, uses: Uses) -> Tensor:
@@ -145,24 +145,24 @@ class _Reshard(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        comes = tuple(u.gradient for u in ctx.uses)
-        goes = tuple(gradient_of(layout) for layout in ctx.before)
-        return redistribute(grads[0], ctx.mesh, comes, goes), None, None, None
+        before = tuple(u.gradient for u in ctx.uses)
+        after = tuple(gradient_of(layout) for layout in ctx.before)
+        return redistribute(grads[0], ctx.mesh, before, after), None, None, None
 
 
 def redistribute(local: Tensor, mesh: DeviceMesh, before: Layouts, after: Layouts) -> Tensor:
-    """The local part in layouts `after` of the tensor whose part in `before` is `local`."""
+    """Return the local part in layouts `after` of the tensor with the part `local` in `before`."""
     if before == after:
         return local
     pairs = list(zip(before, after, strict=True))
-    reached = [REPLICATE if a == PARTIAL != b else a for b, a in pairs]
+    targets = [REPLICATE if a == PARTIAL != b else a for b, a in pairs]
     tensor = DTensor.from_local(local.contiguous(), mesh, _placements(before), run_check=False)
-    found = tensor.redistribute(placements=_placements(reached)).to_local()
-    found = found.wait() if isinstance(found, AsyncCollectiveTensor) else found
-    # a sum of which the first device holds the whole
+    part = tensor.redistribute(placements=_placements(targets)).to_local()
+    part = part.wait() if isinstance(part, AsyncCollectiveTensor) else part
+    # partial sums of a whole tensor: the first device has it, the others have zeros
     added = [axis for axis, (b, a) in enumerate(pairs) if a == PARTIAL != b]
     is_first = all(mesh.get_local_rank(axis) == 0 for axis in added)
-    return found if is_first else torch.zeros_like(found)
+    return part if is_first else torch.zeros_like(part)
 
 
 def _placements(layouts: Sequence[Layout]) -> list[Placement]:
@@ -170,7 +170,7 @@ def _placements(layouts: Sequence[Layout]) -> list[Placement]:
 
 
 class _Runner(fx.Interpreter):
-    """One run of the graph on this device."""
+    """Interpreter of the graph on this device."""
 
     def __init__(self, owner: ShardedModel) -> None:
         super().__init__(owner.model)
@@ -178,7 +178,7 @@ class _Runner(fx.Interpreter):
         self.plan, self.mesh = owner.plan, owner.mesh
         self.custom_ops = owner.custom_ops
         self.parameters = {
-            id(p): Held(_local(p), self.plan.layouts(parameter_value(name)))
+            id(p): LocalValue(_local(p), self.plan.layouts(parameter_value(name)))
             for name, p in owner.model.named_parameters()
             if parameter_value(name) in self.plan.strategies
         }
@@ -186,68 +186,68 @@ class _Runner(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         if n.op == "placeholder":
             return self._hold(super().run_node(n), (REPLICATE,) * len(self.mesh.shape))
-        op = find_op(n, self.custom_ops) or UNKNOWN
         if n.name not in self.plan.strategies:
-            return self._run_on_facts(n)
-        call = _LocalCall(self, n, op)
+            return self._run_on_whole_shapes(n)
+        call = _LocalCall(self, n, find_op(n, self.custom_ops) or UNKNOWN)
         if n.op == "output":
             return call.args[0]
-        result = call.run()
-        layouts = self.plan.layouts(n.name)
-        return self._hold(result, layouts)
+        return self._hold(call.run(), self.plan.layouts(n.name))
 
     def _hold(self, value: Any, layouts: Layouts) -> Any:
-        return Held(value, layouts) if tree_any(lambda x: isinstance(x, Tensor), value) else value
+        return (
+            LocalValue(value, layouts)
+            if tree_any(lambda x: isinstance(x, Tensor), value)
+            else value
+        )
 
-    def _run_on_facts(self, node: fx.Node) -> Any:
-        """A node that asks for sizes, types or devices: the answers are those of the whole."""
+    def _run_on_whole_shapes(self, node: fx.Node) -> Any:
+        """Run a node that returns sizes, dtypes or devices on empty tensors of whole shape."""
 
         def stand_in(source: fx.Node) -> Any:
             value = self.env[source]
-            if not isinstance(value, Held):
+            if not isinstance(value, LocalValue):
                 return value
             return tree_map_only(
                 Tensor, lambda t: t.new_empty(()).expand(self.whole(t, value.layouts)), value.local
             )
 
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), stand_in)
-        found = getattr(self, node.op)(node.target, args, kwargs)
-        return self._hold(found, (REPLICATE,) * len(self.mesh.shape))
+        result = getattr(self, node.op)(node.target, args, kwargs)
+        return self._hold(result, (REPLICATE,) * len(self.mesh.shape))
 
     def sizes(self, layouts: Layouts) -> list[tuple[Layout, int]]:
-        """Each layout with the number of devices it is over."""
+        """Return each layout with the number of devices of its axis."""
         return list(zip(layouts, self.mesh.shape, strict=True))
 
     def whole(self, local: Tensor, layouts: Layouts) -> Shape:
-        """The shape of the tensor of which this device holds `local`."""
+        """Return the shape of the whole tensor whose local part is `local`."""
         return whole_shape(local.shape, self.sizes(layouts))
 
-    def read(self, held: Held, uses: Uses, where: str) -> Any:
-        """A value as a node reads it, brought to each layout once."""
-        trivial = tuple(Use(layout, gradient_of(layout)) for layout in held.layouts)
-        if uses == trivial:
-            return held.local
-        if uses not in held.copies:
-            held.copies[uses] = tree_map_only(
-                Tensor, lambda t: self._reshard(t, held.layouts, uses, where), held.local
+    def read(self, value: LocalValue, uses: Uses, where: str) -> Any:
+        """Return a value in the layouts that a node reads; each conversion is done once."""
+        if uses == tuple(Use(layout, gradient_of(layout)) for layout in value.layouts):
+            return value.local
+        if uses not in value.copies:
+            value.copies[uses] = tree_map_only(
+                Tensor, lambda t: self._reshard(t, value.layouts, uses, where), value.local
             )
-        return held.copies[uses]
+        return value.copies[uses]
 
     def _reshard(self, local: Tensor, layouts: Layouts, uses: Uses, where: str) -> Tensor:
         shape = self.whole(local, layouts)
-        wanted = self.sizes(tuple(u.layout for u in uses))
-        if whole_shape(local_shape(shape, wanted), wanted) != shape:
+        targets = self.sizes(tuple(u.layout for u in uses))
+        if whole_shape(local_shape(shape, targets), targets) != shape:
             raise GraphError(
                 f"node '{where}': reads a tensor of shape {list(shape)} in layout "
                 f"{[u.layout for u in uses]}, which {list(self.mesh.shape)} devices do not divide. "
                 "Plan with inputs of this shape, or give inputs of the planned one."
             )
-        found: Tensor = _Reshard.apply(local, self.mesh, layouts, uses)  # type: ignore[no-untyped-call]
-        return found
+        part: Tensor = _Reshard.apply(local, self.mesh, layouts, uses)  # type: ignore[no-untyped-call]
+        return part
 
 
 class _LocalCall:
-    """One node with its operands read: what is left is to run it on them."""
+    """Node with its operands in the layouts that it reads."""
 
     def __init__(self, runner: _Runner, node: fx.Node, op: Op) -> None:
         self.runner, self.node, self.op = runner, node, op
@@ -257,41 +257,33 @@ class _LocalCall:
 
         def read(source: fx.Node) -> Any:
             value = runner.env[source]
-            return self._read(next(names), value) if isinstance(value, Held) else value
+            return self._read(next(names), value) if isinstance(value, LocalValue) else value
 
         self.args, self.kwargs = fx.node.map_arg((node.args, node.kwargs), read)
-        self.parameters = self._parameters()
+        self.parameters: dict[str, Tensor] = {}
+        if node.op == "call_module":
+            for name, parameter in node_module(node).named_parameters():
+                if id(parameter) in runner.parameters:
+                    self.parameters[name] = self._read(name, runner.parameters[id(parameter)])
 
-    def _read(self, operand: str, held: Held) -> Any:
+    def _read(self, operand: str, value: LocalValue) -> Any:
         uses = self.runner.plan.uses(self.node.name, operand)
-        local = self.runner.read(held, uses, self.node.name)
-        self.operands[operand] = local
-        return local
-
-    def _parameters(self) -> dict[str, Tensor]:
-        """The parameters of the node's own module, as it reads them."""
-        if self.node.op != "call_module":
-            return {}
-        named = node_module(self.node).named_parameters()
-        held = {n: self.runner.parameters.get(id(p)) for n, p in named}
-        return {n: self._read(n, h) for n, h in held.items() if h is not None}
+        self.operands[operand] = self.runner.read(value, uses, self.node.name)
+        return self.operands[operand]
 
     def run(self) -> Any:
-        """The local part of the result."""
+        """Return the local part of the result."""
         if self.node.op == "get_attr":
-            return self._attribute()
+            attribute = self.runner.fetch_attr(str(self.node.target))
+            parameter = self.runner.parameters.get(id(attribute))
+            return self._read(PARAMETER, parameter) if parameter is not None else attribute
         is_split = any(s.is_split for s in self.strategies)
         kernel = LOCAL_KERNELS.get(self.op.dims or "") if is_split else None
         with self._own_random_numbers(is_split):
             return kernel(self) if kernel else self.plain(self.args, self.kwargs)
 
-    def _attribute(self) -> Any:
-        found = self.runner.fetch_attr(str(self.node.target))
-        held = self.runner.parameters.get(id(found))
-        return self._read(PARAMETER, held) if held is not None else found
-
     def plain(self, args: Any, kwargs: Any) -> Any:
-        """The op as it is, on `args`."""
+        """Run the unchanged op on `args`."""
         if self.parameters:
             module = node_module(self.node)
             return torch.func.functional_call(module, self.parameters, args, kwargs)
@@ -299,7 +291,7 @@ class _LocalCall:
 
     @contextlib.contextmanager
     def _own_random_numbers(self, is_split: bool) -> Iterator[None]:
-        """Other random numbers on each part of a split value, the same on each copy of a part."""
+        """Seed each part of a split value differently, and each copy of a part the same."""
         if not (is_split and self.op.is_random and self.runner.module.training):
             yield
             return
@@ -309,16 +301,15 @@ class _LocalCall:
             yield
 
     def part(self, is_over: Callable[[Any], bool]) -> int:
-        """Which part this device has of what is split over the axes picked by `is_over`."""
-        number = 0
+        """Return the index of this device's part over the axes that `is_over` selects."""
+        index, mesh = 0, self.runner.mesh
         for axis, strategy in enumerate(self.strategies):
             if is_over(strategy):
-                mesh = self.runner.mesh
-                number = number * mesh.size(axis) + mesh.get_local_rank(axis)
-        return number
+                index = index * mesh.size(axis) + mesh.get_local_rank(axis)
+        return index
 
     def local_result(self) -> Shape:
-        """The shape of the local part of the result of a node that only changes shape."""
+        """Return the shape of the local result of a node that only changes the shape."""
         local = self.operands["data_in_0"]
         layouts = tuple(u.layout for u in self.runner.plan.uses(self.node.name, "data_in_0"))
         whole = torch.empty(self.runner.whole(local, layouts), device="meta")
@@ -333,41 +324,34 @@ def _reshape(call: _LocalCall) -> Tensor:
     return call.operands["data_in_0"].reshape(call.local_result())
 
 
-def _expand(call: _LocalCall) -> Tensor:
-    return call.operands["data_in_0"].expand(call.local_result())
-
-
 def _embedding(call: _LocalCall) -> Any:
-    """Look up the rows this device has; the others are zero here and come from other devices."""
+    """Look up the local rows; rows of other devices are zero here."""
     if all(s.name != "vocabulary" for s in call.strategies):
         return call.plain(call.args, call.kwargs)
     ids, weight = call.operands["data_in_0"], call.operands["weight"]
     rows = weight.shape[0]
     first = rows * call.part(lambda s: s.name == "vocabulary")
-    own = (ids >= first) & (ids < first + rows)
-    padding = _padding_index(call.node)
+    settings = dict(named_arguments(call.node))
+    if call.node.op == "call_module":
+        settings = vars(node_module(call.node))
+    padding: Any = settings.get("padding_idx")
     has_padding = padding is not None and first <= padding < first + rows
     local = (ids - first).clamp(0, rows - 1)
-    found = F.embedding(local, weight, padding - first if has_padding else None)
-    return torch.where(own[..., None], found, 0.0)
-
-
-def _padding_index(node: fx.Node) -> Any:
-    if node.op == "call_module":
-        return getattr(node_module(node), "padding_idx", None)
-    return dict(named_arguments(node)).get("padding_idx")
+    vectors = F.embedding(local, weight, padding - first if has_padding else None)
+    is_local = (ids >= first) & (ids < first + rows)
+    return torch.where(is_local[..., None], vectors, 0.0)
 
 
 LOCAL_KERNELS: dict[str, Callable[[_LocalCall], Any]] = {
     "reshape": _reshape,
     "regroup": _reshape,
     "unflatten": _reshape,
-    "expand": _expand,
+    "expand": lambda call: call.operands["data_in_0"].expand(call.local_result()),
     "embedding": _embedding,
 }
-"""Rules whose op, when split, is not the same op on the local parts."""
+"""Dimension rules whose split op differs from the same op on the local parts."""
 
 
 def whole_tensors(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Each DTensor gathered; every process must ask."""
+    """Gather each DTensor; every process must call this."""
     return [p.full_tensor() if isinstance(p, DTensor) else p for p in parameters]

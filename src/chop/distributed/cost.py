@@ -1,28 +1,21 @@
-"""What a plan costs by the model: seconds of arithmetic, seconds of talking, bytes of memory.
+"""Cost model: seconds of arithmetic, seconds of communication, bytes of memory.
 
-Talking follows the alpha-beta model on a ring of n devices: each of the n − 1 steps costs the
-latency (alpha) and sends 1/n of the tensor at the link's bandwidth (beta). Arithmetic follows the
-roofline: the slower of counting and moving bytes. Backward is twice forward.
+Communication follows the alpha-beta model on a ring of n devices: each of the n − 1 steps costs
+the latency (alpha) and sends 1/n of the tensor at the link's bandwidth (beta). Arithmetic follows
+the roofline: the larger of the time for the operations and the time to move the bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chop.distributed.layouts import (
-    PARTIAL,
-    REPLICATE,
-    Layout,
-    Use,
-    gradient_of,
-    sharded_dim,
-)
+from chop.distributed.layouts import PARTIAL, REPLICATE, Layout, Use, gradient_of, sharded_dim
 from chop.distributed.mesh import Axis, Mesh
 
 TRAINING_WORK = 3
-"""Forward once, backward twice: with respect to operands and to parameters."""
+"""Work of a training step relative to forward: forward once, backward for operands and weights."""
 TRAINING_COPIES = 4
-"""Of each parameter: itself, its gradient, and two moments of Adam."""
+"""Tensors per parameter in training: itself, its gradient, and the two moments of Adam."""
 
 COLLECTIVES: Mapping[str, float] = {
     "all_gather": 1.0,
@@ -30,11 +23,11 @@ COLLECTIVES: Mapping[str, float] = {
     "all_reduce": 2.0,
     "all_to_all": 1.0,
 }
-"""Passes round the ring that each collective takes."""
+"""Passes around the ring per collective."""
 
 
 def collective(before: Layout, after: Layout) -> str | None:
-    """The collective that turns one layout into another; None where no device needs another.
+    """Return the collective that converts one layout into another, or None if none is needed.
 
     >>> collective("P", "R"), collective("P", "S0"), collective("S0", "S1"), collective("R", "S0")
     ('all_reduce', 'reduce_scatter', 'all_to_all', None)
@@ -47,13 +40,13 @@ def collective(before: Layout, after: Layout) -> str | None:
 
 
 def collective_bytes(name: str, size: int, axis: Axis) -> int:
-    """Bytes each device sends in a collective on a tensor of `size` bytes in all."""
+    """Return the bytes that each device sends in a collective on a whole tensor of `size` bytes."""
     share = size // axis.devices if name == "all_to_all" else size
     return int(COLLECTIVES[name] * share * (axis.devices - 1) / axis.devices)
 
 
 def collective_seconds(name: str, size: int, axis: Axis) -> float:
-    """Modelled time of a collective on a tensor of `size` bytes in all.
+    """Return the modelled time of a collective on a whole tensor of `size` bytes.
 
     >>> collective_seconds("all_gather", 8_000_000, Axis(devices=4, bandwidth=1e9, latency=0.0))
     0.006
@@ -63,13 +56,13 @@ def collective_seconds(name: str, size: int, axis: Axis) -> float:
 
 
 def reshard(before: Layout, use: Use, *, has_gradient: bool) -> list[str]:
-    """The collectives by which a value born as `before` is read as `use`, and its gradient back."""
+    """Return the collectives to read a value of layout `before` as `use`, gradient included."""
     forward = collective(before, use.layout)
     backward = collective(use.gradient, gradient_of(before)) if has_gradient else None
     return [name for name in (forward, backward) if name is not None]
 
 
 def compute_seconds(flops: float, bytes_moved: float, mesh: Mesh, *, training: bool) -> float:
-    """Modelled time of the arithmetic of one node on one device."""
+    """Return the modelled time of the arithmetic of one node on one device."""
     forward = max(flops / mesh.flops, bytes_moved / mesh.memory_bandwidth)
     return forward * (TRAINING_WORK if training else 1)

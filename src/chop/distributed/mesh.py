@@ -1,4 +1,4 @@
-"""A mesh of equal devices: its shape, and what computing, talking and storing cost on it."""
+"""Mesh of equal devices: its shape, and the cost of compute, communication and memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from chop.errors import ConfigError
 class Mesh:
     """Devices in a line (`(4,)`) or a grid (`(2, 4)`), all of one kind.
 
-    `bandwidth`: bytes a second between neighbours along each axis. `latency`: seconds a message
-    takes before its first byte, along each axis. One value stands for all axes. `memory`: bytes on
-    a device, None for no limit. `flops` and `memory_bandwidth`: of one device, a second.
+    `bandwidth`: bytes per second between neighbours along each axis. `latency`: seconds before the
+    first byte of a message, along each axis. One value applies to all axes. `memory`: bytes per
+    device, None for no limit. `flops` and `memory_bandwidth`: per device and second.
 
-    The defaults are of the order of a data-centre GPU on a fast link; give your own for figures
-    that mean something on your machine.
+    The defaults have the order of magnitude of a data-centre GPU on a fast link. Replace them by
+    those of your machine to get meaningful times.
     """
 
     shape: tuple[int, ...] = (1, 2)
@@ -35,40 +35,34 @@ class Mesh:
                 f"mesh shape {list(self.shape)}: expected one or two axes of at least 1 device."
             )
         for name in ("bandwidth", "latency"):
-            self._check_axes(name)
+            values = getattr(self, name)
+            if len(values) not in (1, len(self.shape)):
+                raise ConfigError(
+                    f"mesh {name} has {len(values)} values for {len(self.shape)} axes; give one, "
+                    "or one for each axis."
+                )
+            if any(v < 0 or (v == 0 and name == "bandwidth") for v in values):
+                raise ConfigError(f"mesh {name} {list(values)}: out of range.")
         for name in ("flops", "memory_bandwidth"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"mesh {name} must be above 0, got {getattr(self, name)}.")
         if self.memory is not None and self.memory <= 0:
             raise ConfigError(f"mesh memory must be above 0 bytes, got {self.memory}.")
 
-    def _check_axes(self, name: str) -> None:
-        values = getattr(self, name)
-        if len(values) not in (1, len(self.shape)):
-            raise ConfigError(
-                f"mesh {name} has {len(values)} values for {len(self.shape)} axes; give one, or "
-                "one for each axis."
-            )
-        if any(v < 0 or (v == 0 and name == "bandwidth") for v in values):
-            raise ConfigError(f"mesh {name} {list(values)}: out of range.")
-
     @property
     def devices(self) -> int:
-        """How many devices there are."""
+        """Number of devices."""
         return math.prod(self.shape)
 
     def axis(self, index: int) -> Axis:
-        """One axis of the mesh, as the cost of talking along it sees it."""
-        return Axis(
-            self.shape[index],
-            self.bandwidth[index % len(self.bandwidth)],
-            self.latency[index % len(self.latency)],
-        )
+        """Return one axis of the mesh with its link."""
+        bandwidth = self.bandwidth[index % len(self.bandwidth)]
+        return Axis(self.shape[index], bandwidth, self.latency[index % len(self.latency)])
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A ring of `devices`: bytes a second between neighbours, seconds a message costs."""
+    """Ring of `devices`: bytes per second between neighbours, seconds per message."""
 
     devices: int
     bandwidth: float

@@ -1,8 +1,8 @@
-"""The ways one node may be split along one axis of a mesh.
+"""Strategies to split one node along one mesh axis.
 
-A strategy says in which layout the node reads each operand and in which its result is born, when
-every device runs the node's op on what it holds. They are read from how the op carries dimensions
-(`chop.ir.dims`): one that it carries by parts may be split, and one that it sums over gives a sum.
+A strategy has the layout of each operand and of the result, if every device runs the node's op on
+its local parts. Strategies follow from the dimension rule of the op (`chop.ir.dims`): a dimension
+that the op carries by parts can be split, and one that it sums over yields partial sums.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chop.ir.dims import Carried, ShapedCall, carried
 
 @dataclass(frozen=True)
 class Strategy:
-    """One way to run a node: layouts of operands (those left out are replicated) and result."""
+    """Layouts of the operands of a node (replicated if missing) and of its result."""
 
     name: str
     operands: Mapping[str, Layout] = field(default_factory=dict)
@@ -25,34 +25,33 @@ class Strategy:
 
     @property
     def is_split(self) -> bool:
-        """Whether the devices share the work."""
+        """True if the devices share the work."""
         return self.result != REPLICATE or any(v != REPLICATE for v in self.operands.values())
 
     def record(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the strategy as plain data."""
         return {"name": self.name, "operands": dict(self.operands), "result": self.result}
 
     def use(self, operand: str) -> Use:
-        """How the node reads `operand`."""
+        """Return the use of `operand` by the node."""
         return use_of(self.operands.get(operand, REPLICATE), self.is_split)
 
 
 WHOLE = Strategy("replicate")
-"""Every device runs the whole node: right for any op."""
+"""Strategy in which every device runs the whole node: valid for any op."""
 
 
 def strategies(call: ShapedCall, devices: int) -> list[Strategy]:
-    """Every way to run `call` on `devices`, `WHOLE` first; splits are even and none is empty."""
+    """Return the strategies of `call` on `devices`, `WHOLE` first; all splits are even."""
     if devices == 1:
         return [WHOLE]
-    found = [_split_along(line, call) for line in carried(call) if line.by_parts]
-    return [WHOLE, *(s for s in found if _is_even(s, call, devices))]
+    splits = [_split_along(line, call) for line in carried(call) if line.by_parts]
+    return [WHOLE, *(s for s in splits if _is_even(s, call, devices))]
 
 
 def _split_along(line: Carried, call: ShapedCall) -> Strategy:
-    """What is added to a sum is added once over all devices."""
     layouts = {n: REPLICATE if d is None else shard(d) for n, d in line.operands.items()}
-    layouts |= dict.fromkeys(line.added_once, PARTIAL)
+    layouts |= dict.fromkeys(line.added_once, PARTIAL)  # a bias of a sum: added on one device
     operands = {n: layouts[n] for n in call.operands if n in layouts}
     return Strategy(line.name, operands, PARTIAL if line.result is None else shard(line.result))
 

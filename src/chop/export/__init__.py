@@ -1,7 +1,7 @@
-"""Models that other programs load, and models of theirs: `to_…` writes, `from_…` reads.
+"""Exchange of models with other programs: `to_…` writes, `from_…` reads.
 
-Every writer gives an `ExportReport`: the type of each tensor, whether its values are those of the
-model, and what the target does without. Files are written whole or not at all.
+Every writer returns an `ExportReport`: the type of each tensor, whether its values are exact, and
+the dropped parts of the model. Files are written whole or not at all.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chop.export.compressed_tensors import to_compressed_tensors as to_compressed_tensors
-    from chop.export.compressed_tensors_reader import (
+    from chop.export.compressed_tensors import (
         from_compressed_tensors as from_compressed_tensors,
     )
+    from chop.export.compressed_tensors import to_compressed_tensors as to_compressed_tensors
+    from chop.export.export_report import ExportReport as ExportReport
     from chop.export.gguf import to_gguf as to_gguf
     from chop.export.gguf_reader import from_gguf as from_gguf
     from chop.export.huggingface import MaseConfig as MaseConfig
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
     from chop.export.onnx import to_qonnx as to_qonnx
     from chop.export.onnx_import.reader import from_onnx as from_onnx
     from chop.export.onnx_import.reader import from_qonnx as from_qonnx
-    from chop.export.report import ExportReport as ExportReport
 
 _LAZY = {
-    "ExportReport": "report",
-    "from_compressed_tensors": "compressed_tensors_reader",
+    "ExportReport": "export_report",
+    "from_compressed_tensors": "compressed_tensors",
     "to_compressed_tensors": "compressed_tensors",
     "MaseConfig": "huggingface",
     "to_gguf": "gguf",
@@ -39,20 +39,7 @@ _LAZY = {
     "from_onnx": "onnx_import.reader",
     "from_qonnx": "onnx_import.reader",
 }
-__all__ = [
-    "ExportReport",
-    "MaseConfig",
-    "from_compressed_tensors",
-    "from_gguf",
-    "from_onnx",
-    "from_qonnx",
-    "to_compressed_tensors",
-    "to_exported_program",
-    "to_gguf",
-    "to_huggingface",
-    "to_onnx",
-    "to_qonnx",
-]
+__all__ = sorted(_LAZY)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Models as compressed-tensors folders, which transformers and vLLM load, and back."""
+"""Writer and reader of compressed-tensors folders, which transformers and vLLM load."""
 
 from __future__ import annotations
 
@@ -11,21 +11,31 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from chop.arguments import NEW_FOLDER, an, takes
+from chop.arguments import NEW_FOLDER, PATH, an, takes
 from chop.errors import ExportError
-from chop.export.folders import (
+from chop.export.export_report import ExportReport, TensorRecord
+from chop.export.exported_weights import Weight, as_in, check_activations, weights_of
+from chop.export.hf_folders import (
+    CONFIG,
+    PROBLEMS,
+    checked_model,
     config_of,
     differ,
     empty_model,
+    last_line,
     names_to_write,
+    read_folder,
+    tied_names,
     write_folder,
 )
-from chop.export.report import ExportReport, TensorRecord
-from chop.export.weights import Weight, as_in, check_activations, weights_of
+from chop.files import shown
 from chop.ir.graph import MaseGraph
 from chop.nn.quantizers import MXFP
 from chop.nn.quantizers.bits import pack_bits, unpack_bits
-from chop.nn.quantizers.codes import Powers, encode
+from chop.nn.quantizers.code_values import float_table
+from chop.nn.quantizers.codes import Coded, Powers, decode, encode
+from chop.passes.graph.transforms import quantize_transform_pass
+from chop.patterns import check_pattern, match
 
 Fallback = Literal["float"] | None
 GRAPH = an(MaseGraph, "a MaseGraph")
@@ -34,7 +44,7 @@ MX_BLOCK = 32
 
 @dataclass(frozen=True)
 class Scheme:
-    """How the weights of layers are written: the fields of the target's `QuantizationArgs`."""
+    """Encoding of weights: the fields of `QuantizationArgs` of compressed-tensors."""
 
     format: str
     num_bits: int
@@ -44,7 +54,7 @@ class Scheme:
     scale_dtype: str | None = None
 
     def record(self, targets: list[str]) -> dict[str, Any]:
-        """The group of `config_groups` for layers with this scheme."""
+        """Return the group of `config_groups` for layers with this scheme."""
         fields = dataclasses.asdict(self)
         weights = {k: v for k, v in fields.items() if k != "format" and v is not None}
         named = {**weights, "symmetric": True, "dynamic": False}
@@ -59,13 +69,12 @@ def to_compressed_tensors(
     layout: Literal["packed", "naive"] = "packed",
     fallback: Fallback = None,
 ) -> ExportReport:
-    """Write a model of transformers as a folder that `from_pretrained` loads with the package
-    compressed-tensors, and say what was written.
+    """Write a model of transformers as a folder of compressed-tensors, and return a report.
 
-    Linear layers in formats of integers (`integer`, `scale_integer`, `mxint`, `block_fp`) of at
-    most 8 bits become int4 or int8, packed into words or with `layout="naive"` int8; `mxfp` in
-    blocks of 32 becomes mxfp4 or mxfp8, and `fp8` e4m3 float8. Other formats, and layers that are
-    not linear, are errors, or with `fallback="float"` written as their values.
+    Linear layers in integer formats (`integer`, `scale_integer`, `mxint`, `block_fp`) of at most 8
+    bits become int4 or int8, packed into words, or int8 with `layout="naive"`. `mxfp` in blocks of
+    32 becomes mxfp4 or mxfp8, and `fp8` e4m3 float8. Other formats, and other quantised layers,
+    raise ExportError, or with `fallback="float"` are written as their values.
     """
     if layout not in ("packed", "naive"):
         raise ExportError(f"to_compressed_tensors: layout is {layout!r}. Allowed: packed, naive.")
@@ -79,63 +88,56 @@ def to_compressed_tensors(
     report.dropped = check_activations(mg, "compressed_tensors", fallback)
     tensors, schemes, is_untied = _written(mg, empty, layout, fallback, report)
     linear = [n for n, m in empty.named_modules() if isinstance(m, nn.Linear)]
-    told = {**config.to_dict(), "architectures": [type(mg.model).__name__]}
+    settings = {**config.to_dict(), "architectures": [type(mg.model).__name__]}
     if is_untied:
-        told["tie_word_embeddings"] = False
+        settings["tie_word_embeddings"] = False
     is_mx = any(scheme.format.startswith("mx") for scheme in schemes.values())
-    told["dtype"] = "bfloat16" if is_mx else "float32"
+    settings["dtype"] = "bfloat16" if is_mx else "float32"
     if is_mx:
         report.dropped.append("compressed-tensors computes layers in mxfp in bfloat16")
     if schemes:
-        told["quantization_config"] = _quantization_config(schemes, linear)
-    write_folder(Path(path), told, tensors)
+        settings["quantization_config"] = _quantization_config(schemes, linear)
+    write_folder(Path(path), settings, tensors)
     return report
 
 
 def _written(
     mg: MaseGraph, empty: Any, layout: str, fallback: Fallback, report: ExportReport
 ) -> tuple[dict[str, Tensor], dict[str, Scheme], bool]:
-    """All tensors, the schemes of layers, and whether parameters that were shared differ."""
+    """Return all tensors, the schemes of layers, and whether shared parameters differ."""
     weights = weights_of(mg)
     values = {name: weight.values for name, weight in weights.items()}
     is_untied = differ(empty, values)
-    names = names_to_write(empty, weights, is_untied=is_untied)
-    report.dropped += names.unused
+    sources, notes = names_to_write(empty, weights, is_untied=is_untied)
+    report.dropped += notes
     tensors: dict[str, Tensor] = {}
     schemes: dict[str, Scheme] = {}
-    for name, source in names.sources.items():
+    for name, source in sources.items():
         weight = weights[source]
         module = name.removesuffix(".weight")
-        made = None
+        coded = None
         if weight.format is not None and weight.values.dim() > 1:
             is_linear = name != module and isinstance(empty.get_submodule(module), nn.Linear)
-            made = _coded(weight, layout) if is_linear else None
-            if made is None and fallback is None:
+            coded = _coded(weight, layout) if is_linear else None
+            if coded is None and fallback is None:
                 raise ExportError(_refusal(name, weight, is_linear))
-        plain = as_in(empty, name, weight).float()
-        parts = {name: plain} if made is None else _named(module, made[1])
-        if made is not None:
-            schemes[module] = made[0]
+        if coded is None:
+            parts = {name: as_in(empty, name, weight).float()}
+            written, note = "float32", "" if weight.format is None else "dequantised"
+        else:
+            schemes[module] = scheme = coded[0]
+            parts = {f"{module}.{key}": value for key, value in coded[1].items()}
+            written, note = f"{scheme.format} {scheme.num_bits} bits", ""
         tensors |= parts
-        report.records.append(_record(name, weight, made, parts))
+        count, size = weight.values.numel(), sum(t.nbytes for t in parts.values())
+        record = TensorRecord(name, name, weight.text, written, count, size, True, note)
+        report.records.append(record)
     return tensors, schemes, is_untied
 
 
-def _named(module: str, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{module}.{key}": value for key, value in parts.items()}
-
-
-def _record(name: str, weight: Weight, made: Any, parts: Mapping[str, Tensor]) -> TensorRecord:
-    written = "float32" if made is None else f"{made[0].format} {made[0].num_bits} bits"
-    note = "dequantised" if made is None and weight.format is not None else ""
-    count, size = weight.values.numel(), sum(t.nbytes for t in parts.values())
-    return TensorRecord(name, name, weight.text, written, count, size, True, note)
-
-
 def _refusal(name: str, weight: Weight, is_linear: bool) -> str:
-    if not is_linear:
-        why = "compressed-tensors has formats for linear layers alone"
-    else:
+    why = "compressed-tensors has formats for linear layers alone"
+    if is_linear:
         why = (
             "compressed-tensors has integers with one scale for a tensor, row or group that "
             "divides the row, mxfp4, mxfp8 in blocks of 32, and float8 e4m3. Nearest: "
@@ -165,11 +167,8 @@ def _quantization_config(schemes: Mapping[str, Scheme], linear: list[str]) -> di
     }
 
 
-# -- weights ---------------------------------------------------------------------------------
-
-
 def _coded(weight: Weight, layout: str) -> tuple[Scheme, dict[str, Tensor]] | None:
-    """The scheme that holds a weight exactly, and its tensors; None where there is none."""
+    """Return the scheme that stores a weight exactly, and its tensors; None if there is none."""
     form = weight.format
     if isinstance(form, MXFP):
         return _mx(weight.values, form)
@@ -186,18 +185,14 @@ def _mx(values: Tensor, form: MXFP) -> tuple[Scheme, dict[str, Tensor]] | None:
     if not fits or coded is None or not isinstance(coded.scale, Powers):
         return None
     scales = coded.scale.codes.reshape(values.shape[0], -1)
+    settings = ("float", "group", MX_BLOCK, "torch.uint8")
     if form.element == "e2m1":
-        scheme = Scheme(
-            *("mxfp4-pack-quantized", 4, "float", "group", MX_BLOCK), scale_dtype="torch.uint8"
-        )
         packed = coded.codes.reshape(values.shape[0], -1)
-        return scheme, {"weight_packed": packed, "weight_scale": scales}
+        tensors = {"weight_packed": packed, "weight_scale": scales}
+        return Scheme("mxfp4-pack-quantized", 4, *settings), tensors
     if form.element == "e4m3":
-        scheme = Scheme(
-            *("mxfp8-quantized", 8, "float", "group", MX_BLOCK), scale_dtype="torch.uint8"
-        )
         data = coded.codes.view(torch.float8_e4m3fn).reshape(values.shape)
-        return scheme, {"weight": data, "weight_scale": scales}
+        return Scheme("mxfp8-quantized", 8, *settings), {"weight": data, "weight_scale": scales}
     return None
 
 
@@ -208,10 +203,10 @@ def _integers(weight: Weight, layout: str) -> tuple[Scheme, dict[str, Tensor]] |
     whole = torch.where(steps == 0, 0.0, values / steps).round()
     if not torch.equal(whole * steps, values) or whole.abs().max() > 128 or whole.max() > 127:
         return None
-    found = _scales(steps, weight)
-    if found is None:
+    scales = _scales(steps, weight)
+    if scales is None:
         return None
-    strategy, group, scale = found
+    strategy, group, scale = scales
     bits = 4 if whole.min() >= -8 and whole.max() <= 7 and layout == "packed" else 8
     if layout == "naive":
         scheme = Scheme("naive-quantized", 8, "int", strategy, group)
@@ -225,7 +220,7 @@ def _integers(weight: Weight, layout: str) -> tuple[Scheme, dict[str, Tensor]] |
 
 
 def _scales(steps: Tensor, weight: Weight) -> tuple[str, int | None, Tensor] | None:
-    """The coarsest way in which steps are shared, and they."""
+    """Return the coarsest strategy to share the steps, its group size, and the scales."""
     if (steps == steps[0, 0]).all():
         return "tensor", None, steps[0, :1].clone()
     if (steps == steps[:, :1]).all():
@@ -238,18 +233,227 @@ def _scales(steps: Tensor, weight: Weight) -> tuple[str, int | None, Tensor] | N
 
 
 def pack_words(whole: Tensor, bits: int) -> Tensor:
-    """Signed integers of `bits` bits (4 or 8), moved up to be positive, in words of 32 bits."""
-    moved = (whole + 2 ** (bits - 1)).to(torch.uint8)
-    missing = -moved.shape[-1] % (32 // bits)
-    padded = nn.functional.pad(moved, (0, missing))
+    """Pack signed integers of `bits` bits (4 or 8), offset to be positive, into 32-bit words."""
+    offset = (whole + 2 ** (bits - 1)).to(torch.uint8)
+    padded = nn.functional.pad(offset, (0, -offset.shape[-1] % (32 // bits)))
     words: Tensor = pack_bits(padded, bits).view(torch.int32)
     return words.reshape(whole.shape[0], -1)
 
 
 def unpack_words(words: Tensor, bits: int, columns: int) -> Tensor:
-    """The signed integers in words of 32 bits."""
+    """Return the signed integers in 32-bit words."""
     data = words.contiguous().view(torch.uint8).reshape(-1)
     count = words.numel() * (32 // bits)
-    moved = unpack_bits(data, bits, count).reshape(words.shape[0], -1)[:, :columns]
-    made: Tensor = moved.to(torch.int16) - 2 ** (bits - 1)
-    return made
+    offset = unpack_bits(data, bits, count).reshape(words.shape[0], -1)[:, :columns]
+    integers: Tensor = offset.to(torch.int16) - 2 ** (bits - 1)
+    return integers
+
+
+WORDS: dict[int, dict[torch.dtype, int]] = {
+    4: {torch.int32: 8, torch.uint8: 2},
+    8: {torch.int32: 4},
+}
+"""Weights per packed word, by bits of a weight and dtype of the word."""
+_PARTS = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Decoded layer: values, the config of a format, and its stored scales."""
+
+    values: Tensor
+    config: dict[str, Any] | None = None
+    scale: Tensor | None = None
+
+
+@takes(ExportError, path=PATH)
+def from_compressed_tensors(path: str | Path) -> MaseGraph:
+    """Return the model of a folder as a graph.
+
+    Symmetric int4 and int8, mxfp4 and mxfp8 become quantised layers with the same values; float8
+    becomes floats. Formats of activations are dropped.
+    """
+    folder = Path(path)
+    config, tensors = read_folder(folder)
+    settings = config.get("quantization_config")
+    if not isinstance(settings, dict) or settings.get("quant_method") != "compressed-tensors":
+        raise ExportError(f"{folder / CONFIG}: quantization_config is not of compressed-tensors.")
+    for name, tensor in tensors.items():
+        if tensor.is_complex():
+            raise ExportError(f"{folder}: tensor {shown(name)} is complex. Allowed: real numbers.")
+    elements = sum(t.numel() * (8 if n.endswith("_packed") else 1) for n, t in tensors.items())
+    model = checked_model(config, elements, len(tensors), folder)
+    layers = _read_layers(model, settings, tensors, folder)
+    parts = {f"{name}.{part}" for name in layers for part in (*_PARTS, "weight")}
+    state = {name: t.float() for name, t in tensors.items() if name not in parts}
+    state |= {f"{name}.weight": layer.values for name, layer in layers.items()}
+    _load_state(model, state, folder)
+    try:
+        return _quantised(model, layers)
+    except PROBLEMS as error:
+        raise ExportError(f"{folder}: cannot be captured: {last_line(error)}.") from error
+
+
+def _load_state(model: Any, state: Mapping[str, Tensor], folder: Path) -> None:
+    for name, values in state.items():
+        if not bool(torch.isfinite(values).all()):
+            raise ExportError(
+                f"{folder}: tensor {shown(name)} has values that are NaN or infinite."
+            )
+    try:
+        missing, unexpected = model.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise ExportError(f"{folder}: {last_line(error)}") from error
+    shared = {name for pair in tied_names(model).items() for name in pair}
+    for name in [*(n for n in missing if n not in shared), *unexpected]:
+        raise ExportError(f"{folder}: tensor {shown(name)} is missing or has no place.")
+
+
+def _read_layers(
+    model: Any, settings: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Path
+) -> dict[str, _Layer]:
+    layers = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Linear) or f"{name}.weight_scale" not in tensors:
+            continue
+        scheme = _scheme(name, settings, folder)
+        own = {p: tensors[f"{name}.{p}"] for p in (*_PARTS, "weight") if f"{name}.{p}" in tensors}
+        try:
+            layers[name] = _read_layer(scheme, own, module, f"{folder}: layer '{name}'")
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, ExportError):
+                raise
+            raise ExportError(
+                f"{folder}: layer '{name}': its tensors are not those of its scheme ({error})."
+            ) from error
+    return layers
+
+
+def _scheme(name: str, settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the arguments of the group that a layer belongs to."""
+    groups = settings.get("config_groups")
+    for group in groups.values() if isinstance(groups, dict) else ():
+        if not isinstance(group, dict):
+            continue
+        targets, weights = group.get("targets"), group.get("weights")
+        listed = targets if isinstance(targets, list) else []
+        if any(_matches(t, name, folder) for t in listed) and isinstance(weights, dict):
+            return weights
+    raise ExportError(f"{folder / CONFIG}: no group of config_groups has layer '{name}'.")
+
+
+def _matches(target: Any, name: str, folder: Path) -> bool:
+    if not isinstance(target, str):
+        return False
+    if target.startswith("re:"):
+        pattern = target.removeprefix("re:")
+        check_pattern(pattern, f"{folder / CONFIG}: targets", ExportError)
+        return match(pattern, name)
+    return target in (name, "Linear")
+
+
+def _read_layer(
+    scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear, where: str
+) -> _Layer:
+    bits, kind, is_even = (scheme.get(k) for k in ("num_bits", "type", "symmetric"))
+    is_int = kind == "int" and is_even is not False and "weight_g_idx" not in own
+    if type(bits) is not int or bits not in WORDS or not (is_int or kind == "float"):
+        raise ExportError(
+            f"{where}: num_bits {shown(bits)}, type {shown(kind)}, symmetric {shown(is_even)}. "
+            "Allowed: int of 4 or 8 bits, symmetric, in the order of columns; float of 4 or 8 bits."
+        )
+    _check_shapes(scheme, own, module, where)
+    if is_int:
+        return _read_integers(scheme, own, module)
+    if scheme.get("group_size") == MX_BLOCK:
+        return _read_mx(bits, own, module)
+    if bits == 4:
+        raise ExportError(f"{where}: float of 4 bits. Allowed: in groups of {MX_BLOCK}.")
+    scale = own["weight_scale"].float().reshape(-1, 1)  # one, or one for each row
+    return _Layer(own["weight"].float() * scale)
+
+
+def _check_shapes(
+    scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear, where: str
+) -> None:
+    """Raise ExportError if tensors of a layer do not fit it, or its scales are not finite."""
+    rows, columns = module.out_features, module.in_features
+    group = scheme.get("group_size")
+    per_word = WORDS[scheme["num_bits"]]
+    shapes: dict[str, tuple[tuple[int, ...], ...]] = {
+        "weight": ((rows, columns),),
+        "weight_shape": ((2,),),
+        "weight_scale": ((), (1,), (rows,), (rows, 1)),
+    }
+    if "weight_packed" in own:
+        words = per_word.get(own["weight_packed"].dtype, 1)
+        shapes["weight_packed"] = ((rows, -(-columns // words)),)
+    if type(group) is int and group > 0 and columns % group == 0 and group < columns:
+        shapes["weight_scale"] = ((rows, columns // group),)
+    for name, allowed in shapes.items():
+        if name in own and tuple(own[name].shape) not in allowed:
+            shape, texts = list(own[name].shape), " or ".join(str(list(s)) for s in allowed)
+            raise ExportError(f"{where}: {name} has shape {shape}. Allowed: {texts}.")
+    codes = own.get("weight")
+    if scheme.get("type") == "int" and codes is not None and codes.dtype != torch.int8:
+        raise ExportError(f"{where}: weight is {codes.dtype}. Allowed: torch.int8.")
+    zero = own.get("weight_zero_point")
+    if zero is not None and bool((zero != 0).any()):
+        raise ExportError(f"{where}: weight_zero_point is not 0 in a symmetric scheme.")
+    scale = own["weight_scale"]
+    if scale.dtype == torch.bool or not bool(torch.isfinite(scale.float()).all()):
+        raise ExportError(f"{where}: weight_scale has values that are NaN, infinite or no numbers.")
+
+
+def _read_integers(
+    scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear
+) -> _Layer:
+    bits, columns = scheme["num_bits"], module.in_features
+    packed = own.get("weight_packed")
+    whole = own["weight"] if packed is None else unpack_words(packed, bits, columns)
+    scale = own["weight_scale"].float()
+    config: dict[str, Any] = {
+        "name": "scale_integer",
+        "weight_width": bits,
+        "weight_scale": "stored",
+        "weight_narrow": False,
+        "data_in_width": "NA",
+        "bias_width": "NA",
+    }
+    if scheme.get("strategy") == "group":
+        size = columns // scale.shape[1]
+        config |= {"weight_granularity": "group", "weight_group_size": size}
+        spread = scale.repeat_interleave(size, 1)
+    elif scale.numel() > 1:
+        config |= {"weight_granularity": "channel", "weight_axis": 0}
+        spread = scale.reshape(-1, 1)
+        scale = scale.reshape(-1)
+    else:
+        spread = scale = scale.reshape(())
+    return _Layer(whole.float() * spread, config, scale)
+
+
+def _read_mx(bits: int, own: Mapping[str, Tensor], module: nn.Linear) -> _Layer:
+    element = "e2m1" if bits == 4 else "e4m3"
+    form = MXFP(element, block_size=MX_BLOCK)  # type: ignore[arg-type]
+    shape = (module.out_features, module.in_features)
+    data = own["weight_packed"] if bits == 4 else own["weight"].view(torch.uint8)
+    scales = Powers(own["weight_scale"].contiguous().reshape(-1), 8, -127, (1, MX_BLOCK), -1)
+    table = float_table(form.grid).float()
+    flat = data.contiguous().reshape(-1)
+    values = decode(Coded(flat, bits, shape, torch.float32, table, scales))
+    config = {"name": "mxfp", "weight_element": element, "weight_block_size": MX_BLOCK}
+    return _Layer(values, config | {"data_in_element": "NA", "bias_element": "NA"})
+
+
+def _quantised(model: Any, layers: Mapping[str, _Layer]) -> MaseGraph:
+    graph = MaseGraph(model)
+    called = {str(n.target) for n in graph.nodes if n.op == "call_module"}
+    chosen = {n: layer for n, layer in layers.items() if n in called and layer.config is not None}
+    for name, layer in chosen.items():
+        if layer.scale is not None:
+            graph.model.get_submodule(name).register_buffer("weight_scale", layer.scale)
+    if chosen:
+        rules = {name: {"config": layer.config} for name, layer in chosen.items()}
+        quantize_transform_pass(graph, {"by": "name", **rules})
+    return graph

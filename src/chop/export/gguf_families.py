@@ -1,6 +1,6 @@
-"""The families of models that llama.cpp runs: names of tensors and metadata, by `model_type`.
+"""Families of models that llama.cpp runs: names of tensors and metadata, by `model_type`.
 
-Add a family: a row in `FAMILIES`.
+To add a family, add a row to `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ LAYER = "{layer}"
 
 
 @dataclass(frozen=True)
-class Family:
-    """Tensors of a family: GGUF's names by the model's, and what their rows go through.
+class GGUFFamily:
+    """Names of tensors in GGUF by their names in the model, and the arrangement of their rows.
 
-    `rotated` are layers whose rows llama.cpp wants in the order of its own rotary embedding, each
-    with the config key of its number of heads; `transposed` are those that the model keeps as
-    (in, out). `ignored` are tensors of the model that are computed there.
+    `rotated` are layers whose rows follow the rotary embedding of llama.cpp, each with the config
+    key of its number of heads. `transposed` are those that the model stores as (in, out). `ignored`
+    are tensors that llama.cpp computes itself.
     """
 
     architecture: str
@@ -35,7 +35,7 @@ class Family:
     ignored: tuple[str, ...] = (r".*rotary_emb\..*", r".*\.attn\.(bias|masked_bias)")
 
     def target(self, name: str) -> str | None:
-        """GGUF's name of the tensor `name`; None where it has none there."""
+        """Return the name in GGUF of the tensor `name`, or None."""
         stem, _, leaf = name.rpartition(".")
         layer = re.search(r"\.(\d+)\.", stem)
         key = stem if layer is None else f"{stem[: layer.start()]}.{LAYER}.{stem[layer.end() :]}"
@@ -45,7 +45,7 @@ class Family:
         return f"{place}.{leaf}"
 
     def source(self, name: str) -> str | None:
-        """The model's name of GGUF's tensor `name`."""
+        """Return the name in the model of the GGUF tensor `name`, or None."""
         stem, _, leaf = name.rpartition(".")
         layer = re.match(r"blk\.(\d+)\.", stem)
         key = stem if layer is None else f"blk.{LAYER}.{stem[layer.end() :]}"
@@ -55,26 +55,26 @@ class Family:
         return f"{backwards[key].replace(LAYER, layer[1] if layer else '')}.{leaf}"
 
     def is_turned(self, name: str) -> bool:
-        """Whether the model keeps the matrix `name` as (inputs, outputs)."""
+        """Return True if the model stores the matrix `name` as (inputs, outputs)."""
         return name.split(".")[-2] in self.transposed
 
     def is_ignored(self, name: str) -> bool:
-        """Whether the target computes this tensor itself."""
+        """Return True if llama.cpp computes this tensor itself."""
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
     def arranged(self, name: str, values: Tensor, config: Any, *, back: bool = False) -> Tensor:
-        """Rows (outputs) of the model's tensor `name` as GGUF has them; `back`: the other way."""
-        owner = name.split(".")[-2]
-        heads = self.rotated.get(owner)
-        return values if heads is None else _rotary_order(values, getattr(config, heads), back)
+        """Return the rows of the tensor `name` in the order of GGUF; `back`: of the model.
 
-
-def _rotary_order(values: Tensor, heads: int, back: bool) -> Tensor:
-    """Rows of each head with the two halves interleaved, or taken apart again."""
-    rest = values.shape[1:]
-    size = values.shape[0] // heads
-    pairs = (heads, size // 2, 2) if back else (heads, 2, size // 2)
-    return values.reshape(*pairs, *rest).transpose(1, 2).reshape(values.shape).contiguous()
+        For rotated layers GGUF interleaves the two halves of the rows of each head.
+        """
+        key = self.rotated.get(name.split(".")[-2])
+        if key is None:
+            return values
+        heads = getattr(config, key)
+        half = values.shape[0] // heads // 2
+        pairs = (heads, half, 2) if back else (heads, 2, half)
+        split = values.reshape(*pairs, *values.shape[1:])
+        return split.transpose(1, 2).reshape(values.shape).contiguous()
 
 
 def _common(config: Any) -> dict[str, Any]:
@@ -97,27 +97,27 @@ def _common(config: Any) -> dict[str, Any]:
 
 
 def _qwen2(config: Any) -> dict[str, Any]:
-    told = _common(config)
-    heads, size = told["attention.head_count"], told["attention.key_length"]
+    metadata = _common(config)
+    heads, size = metadata["attention.head_count"], metadata["attention.key_length"]
     if heads * size != config.hidden_size:
         raise ExportError(
             f"to_gguf: config.head_dim is {size}: llama.cpp takes Qwen 2 with heads of "
             f"hidden_size / num_attention_heads = {config.hidden_size / heads:g}."
         )
-    return told
+    return metadata
 
 
 def _rope(config: Any) -> dict[str, Any]:
-    told = getattr(config, "rope_parameters", None) or {}
-    kind = told.get("rope_type", "default")
-    found: dict[str, Any] = {"rope.freq_base": float(told.get("rope_theta", 10000.0))}
+    rope = getattr(config, "rope_parameters", None) or {}
+    kind = rope.get("rope_type", "default")
+    metadata: dict[str, Any] = {"rope.freq_base": float(rope.get("rope_theta", 10000.0))}
     if kind == "linear":
-        found |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(told["factor"])}
+        metadata |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(rope["factor"])}
     elif kind != "default":
         raise ExportError(
             f"to_gguf: config.rope_parameters.rope_type is '{kind}'. Allowed: default, linear."
         )
-    return found
+    return metadata
 
 
 def _gpt2(config: Any) -> dict[str, Any]:
@@ -168,23 +168,23 @@ _GPT2 = {
 }
 _ROTATED = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
 
-FAMILIES: dict[str, Family] = {
-    "llama": Family("llama", _LLAMA, _common, _ROTATED),
-    "qwen2": Family("qwen2", _LLAMA, _qwen2),
-    "qwen3": Family("qwen3", _LLAMA, _common),
-    "gpt2": Family("gpt2", _GPT2, _gpt2, transposed=("c_attn", "c_proj", "c_fc")),
+FAMILIES: dict[str, GGUFFamily] = {
+    "llama": GGUFFamily("llama", _LLAMA, _common, _ROTATED),
+    "qwen2": GGUFFamily("qwen2", _LLAMA, _qwen2),
+    "qwen3": GGUFFamily("qwen3", _LLAMA, _common),
+    "gpt2": GGUFFamily("gpt2", _GPT2, _gpt2, transposed=("c_attn", "c_proj", "c_fc")),
 }
 
 
-def family_of(config: Any, where: str) -> Family:
-    """The family of a model with this config."""
+def family_of(config: Any, where: str) -> GGUFFamily:
+    """Return the family of a model with this config."""
     kind = getattr(config, "model_type", None)
     if kind not in FAMILIES:
-        given = "a model without a Hugging Face config" if config is None else f"'{kind}'"
-        raise ExportError(f"{where}: model_type {given}. Allowed: {', '.join(FAMILIES)}.")
+        text = "a model without a Hugging Face config" if config is None else f"'{kind}'"
+        raise ExportError(f"{where}: model_type {text}. Allowed: {', '.join(FAMILIES)}.")
     return FAMILIES[kind]
 
 
 def rows_of(values: Tensor) -> Tensor:
-    """A tensor in float32 on the CPU."""
+    """Return a tensor in float32 on the CPU."""
     return values.detach().to("cpu", torch.float32)

@@ -1,6 +1,6 @@
-"""GGUF version 3 as a container: metadata by key, tensors by name, written and read.
+"""GGUF version 3 as a container of metadata by key and tensors by name.
 
-The layout is that of the format's specification: a header, key and value pairs, descriptions of
+The layout follows the specification of the format: a header, key and value pairs, descriptions of
 tensors, then their data, each aligned to 32 bytes. Numbers are little-endian.
 """
 
@@ -23,23 +23,14 @@ MAGIC = b"GGUF"
 VERSION = 3
 ALIGNMENT = 32
 ALIGNMENTS = tuple(1 << i for i in range(3, 21))
-"""Alignments in bytes: the specification asks for multiples of 8, llama.cpp for powers of 2."""
+"""Valid alignments in bytes: multiples of 8 (specification) and powers of 2 (llama.cpp)."""
 DEEPEST = 4
-"""Levels of arrays within arrays."""
+"""Maximum depth of nested arrays."""
 MOST = 1 << 40
-_SCALARS = {
-    0: "<B",
-    1: "<b",
-    2: "<H",
-    3: "<h",
-    4: "<I",
-    5: "<i",
-    6: "<f",
-    7: "<?",
-    10: "<Q",
-    11: "<q",
-    12: "<d",
-}
+"""Limit on the elements of a tensor, far above any model."""
+_FORMATS = ("B", "b", "H", "h", "I", "i", "f", "?", None, None, "Q", "q", "d")
+_SCALARS = {number: f"<{form}" for number, form in enumerate(_FORMATS) if form is not None}
+"""Format of a scalar for `struct`, by the number of its type in the specification."""
 _Described = tuple[str, tuple[int, ...], int, int]
 """Name, shape, type and offset of a tensor."""
 _STRING, _ARRAY, _BOOL, _UINT32, _INT32, _FLOAT32 = 8, 9, 7, 4, 5, 6
@@ -47,7 +38,7 @@ _STRING, _ARRAY, _BOOL, _UINT32, _INT32, _FLOAT32 = 8, 9, 7, 4, 5, 6
 
 @dataclass(frozen=True)
 class GGUFTensor:
-    """A tensor to write: `data` makes its bytes when their turn comes."""
+    """Tensor to write; `data` computes its bytes on demand."""
 
     name: str
     shape: tuple[int, ...]
@@ -60,18 +51,17 @@ class GGUFTensor:
         return self.kind.size(math.prod(self.shape))
 
 
-# -- writing ---------------------------------------------------------------------------------
-
-
 def write_gguf(path: Path, metadata: dict[str, Any], tensors: list[GGUFTensor]) -> None:
-    """Write a file, whole or not at all, one tensor in memory at a time."""
+    """Write a file, whole or not at all, with one tensor in memory at a time."""
     with whole_file(path) as draft, draft.open("wb") as out:
         out.write(MAGIC + struct.pack("<IQQ", VERSION, len(tensors), len(metadata)))
         for key, value in metadata.items():
             out.write(_string(key) + _value(value))
         offset = 0
         for tensor in tensors:
-            out.write(_description(tensor, offset))
+            sizes = tensor.shape[::-1]  # the fastest dimension first
+            out.write(_string(tensor.name) + struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes))
+            out.write(struct.pack("<IQ", tensor.kind.number, offset))
             offset += tensor.nbytes + -tensor.nbytes % ALIGNMENT
         _align(out)
         for tensor in tensors:
@@ -83,12 +73,6 @@ def write_gguf(path: Path, metadata: dict[str, Any], tensors: list[GGUFTensor]) 
 
 def _align(out: BinaryIO) -> None:
     out.write(b"\0" * (-out.tell() % ALIGNMENT))
-
-
-def _description(tensor: GGUFTensor, offset: int) -> bytes:
-    sizes = tensor.shape[::-1]  # the fastest dimension first
-    packed = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
-    return _string(tensor.name) + packed + struct.pack("<IQ", tensor.kind.number, offset)
 
 
 def _string(text: str) -> bytes:
@@ -117,13 +101,10 @@ def _plain(kind: int, value: Any) -> bytes:
     return _string(value) if kind == _STRING else struct.pack(_SCALARS[kind], value)
 
 
-# -- reading ---------------------------------------------------------------------------------
-
-
 class GGUFFile:
-    """A file mapped into memory: `metadata` by key, and `tensors` by name.
+    """File mapped into memory: `metadata` by key, and `tensors` by name.
 
-    Arrays of numbers in the metadata are arrays of numpy, others are lists.
+    Arrays of numbers in the metadata are numpy arrays, others are lists.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -164,7 +145,13 @@ class GGUFFile:
             )
         start = self._at + -self._at % align
         self._check_places(described, align)
-        self.tensors = {each[0]: self._placed(each, start) for each in described}
+        self.tensors: dict[str, tuple[GGUFType, tuple[int, ...], np.ndarray]] = {}
+        for name, shape, number, offset in described:
+            kind = BY_NUMBER[number]
+            end = start + offset + kind.size(math.prod(shape))
+            if end > len(self._data):
+                raise self._damaged(f"tensor {shown(name)} of shape {list(shape)} reaches beyond")
+            self.tensors[name] = kind, shape, self._data[start + offset : end]
 
     def _check_places(self, described: list[_Described], align: int) -> None:
         """Raise if two tensors share a name or bytes, or one is not aligned."""
@@ -218,34 +205,24 @@ class GGUFFile:
         shape = tuple(self._number("<Q") for _ in range(dims))[::-1]
         kind, offset = self._number("<I"), self._number("<Q")
         if kind not in BY_NUMBER:
-            known = ", ".join(f"{t.name} ({t.number})" for t in BY_NUMBER.values())
+            types = ", ".join(f"{t.name} ({t.number})" for t in BY_NUMBER.values())
             raise ExportError(
-                f"{self.path}: tensor {shown(name)} has type {kind}. Allowed: {known}."
+                f"{self.path}: tensor {shown(name)} has type {kind}. Allowed: {types}."
             )
         if not shape or math.prod(shape) not in range(1, MOST) or shape[-1] % BY_NUMBER[kind].block:
             raise self._damaged(f"tensor {shown(name)} of {BY_NUMBER[kind].name} has {list(shape)}")
         return name, shape, kind, offset
 
-    def _placed(
-        self, described: _Described, start: int
-    ) -> tuple[GGUFType, tuple[int, ...], np.ndarray]:
-        name, shape, kind, offset = described
-        found = BY_NUMBER[kind]
-        end = start + offset + found.size(math.prod(shape))
-        if end > len(self._data):
-            raise self._damaged(f"tensor {shown(name)} of shape {list(shape)} reaches beyond")
-        return found, shape, self._data[start + offset : end]
-
     def values(self, name: str) -> np.ndarray:
         """Return the values of a tensor in float32; raise if one is NaN or infinite."""
         kind, shape, data = self.tensors[name]
-        made: np.ndarray = kind.decode(data.reshape(-1, kind.nbytes)).reshape(shape)
-        if not np.isfinite(made).all():
+        values: np.ndarray = kind.decode(data.reshape(-1, kind.nbytes)).reshape(shape)
+        if not np.isfinite(values).all():
             raise ExportError(
                 f"{self.path}: tensor {shown(name)} of {kind.name} has values or scales that are "
                 "NaN or infinite."
             )
-        return made
+        return values
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)

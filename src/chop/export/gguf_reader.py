@@ -1,4 +1,4 @@
-"""GGUF files as graphs: the model of the family, its weights in the formats of the file."""
+"""Reader of GGUF files: a model of the family, with weights in the formats of the file."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from torch import Tensor
 
 from chop.arguments import PATH, takes
 from chop.errors import ExportError
-from chop.export.gguf_families import FAMILIES, Family
+from chop.export.gguf_families import FAMILIES, GGUFFamily
 from chop.export.gguf_file import GGUFFile
 from chop.files import shown
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.transforms import quantize_transform_pass
 
-_NA = {"data_in_width": "NA", "bias_width": "NA", "data_out_width": "NA"}
 _SCALED = {
     "name": "scale_integer",
     "weight_scale": "stored",
     "weight_granularity": "group",
     "weight_group_size": 32,
     "weight_narrow": False,
-    **_NA,
+    **dict.fromkeys(("data_in_width", "bias_width", "data_out_width"), "NA"),
 }
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id")
 MOST_LAYERS = 512
-"""Layers of a model, as in llama.cpp: a layer takes far more memory here than in the file."""
+"""Limit on layers, as in llama.cpp: a layer needs far more memory here than in the file."""
 FORMATS: dict[str, dict[str, Any]] = {
     "Q8_0": {**_SCALED, "weight_width": 8},
     "Q4_0": {**_SCALED, "weight_width": 4},
@@ -42,20 +41,20 @@ FORMATS: dict[str, dict[str, Any]] = {
         "bias_element": "NA",
     },
 }
-"""The format in which a layer keeps the values of a type; other types become floats."""
+"""Config of a layer for each type; other types become floats."""
 
 
 @takes(ExportError, path=PATH)
 def from_gguf(path: str | Path) -> MaseGraph:
     """Return the model of a GGUF file as a graph.
 
-    Layers of type Q8_0, Q4_0 and MXFP4 are quantised layers with just those values and scales;
-    other types are floats.
+    Layers of type Q8_0, Q4_0 and MXFP4 become quantised layers with the same values and scales;
+    other types become floats.
     """
     file = GGUFFile(path)
     family, config = _config(file)
     _check_shapes(file, family, config)
-    model = _made(config)
+    model = _build(config)
     values, kinds = _values(file, family, config)
     model.load_state_dict(values, strict=False)
     graph = MaseGraph(model.eval(), dummy_in={"input_ids": torch.zeros(2, 8, dtype=torch.long)})
@@ -63,7 +62,7 @@ def from_gguf(path: str | Path) -> MaseGraph:
     return graph
 
 
-def _config(file: GGUFFile) -> tuple[Family, Any]:
+def _config(file: GGUFFile) -> tuple[GGUFFamily, Any]:
     name = file.metadata.get("general.architecture")
     families = {f.architecture: (kind, f) for kind, f in FAMILIES.items()}
     if not isinstance(name, str) or name not in families:
@@ -88,63 +87,62 @@ def _config(file: GGUFFile) -> tuple[Family, Any]:
 
 def _token_ids(file: GGUFFile) -> dict[str, int | None]:
     """Return the special tokens; raise if one is not in the vocabulary."""
-    found = {key: file.metadata.get(f"tokenizer.ggml.{key}") for key in SPECIAL_TOKENS}
+    tokens = {key: file.metadata.get(f"tokenizer.ggml.{key}") for key in SPECIAL_TOKENS}
     size = _vocab_size(file)
-    for key, value in found.items():
+    for key, value in tokens.items():
         if value is not None and (type(value) is not int or not 0 <= value < size):
             raise ExportError(
                 f"{file.path}: tokenizer.ggml.{key} is {shown(value)}. "
                 f"Allowed: a token from 0 to {size - 1}."
             )
-    return found
+    return tokens
 
 
-def _made(config: Any) -> Any:
-    build: Any = transformers.AutoModelForCausalLM.from_config
-    return build(config)
+def _build(config: Any) -> Any:
+    from_config: Any = transformers.AutoModelForCausalLM.from_config
+    return from_config(config)
 
 
-def _check_shapes(file: GGUFFile, family: Family, config: Any) -> None:
-    """Refuse tensors that are not those of the model, before the model takes memory."""
+def _check_shapes(file: GGUFFile, family: GGUFFamily, config: Any) -> None:
+    """Raise if the tensors are not those of the model, before memory is allocated."""
     try:
         with torch.device("meta"):
-            model = _made(config)
+            model = _build(config)
     except (ValueError, RuntimeError, TypeError, ZeroDivisionError) as error:
         raise ExportError(f"{file.path}: the metadata makes no model ({error}).") from error
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {}
+    sources = set()
     for name, (_, shape, _) in file.tensors.items():
         source = family.source(name)
         if source is None or source not in shapes:
             raise ExportError(f"{file.path}: tensor {shown(name)} has no place in the model.")
-        is_turned = source.split(".")[-2] in family.transposed and len(shape) == 2
-        found[source] = shape[::-1] if is_turned else shape
-        if found[source] != shapes[source]:
-            given, wanted = list(found[source]), list(shapes[source])
+        shape = shape[::-1] if family.is_turned(source) and len(shape) == 2 else shape
+        if shape != shapes[source]:
             raise ExportError(
-                f"{file.path}: tensor {shown(name)} has shape {given}, expected {wanted}."
+                f"{file.path}: tensor {shown(name)} has shape {list(shape)}, "
+                f"expected {list(shapes[source])}."
             )
+        sources.add(source)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    lacking = shapes.keys() - found.keys() - tied
-    missing = sorted(n for n in lacking if not family.is_ignored(n))
+    missing = sorted(n for n in shapes.keys() - sources - tied if not family.is_ignored(n))
     if missing:
         raise ExportError(f"{file.path}: tensor '{family.target(missing[0])}' is missing.")
 
 
 def _need(file: GGUFFile, key: str, kind: type = int) -> Any:
     name = f"{file.metadata['general.architecture']}.{key}"
-    found: Any = file.metadata.get(name)
-    is_number = isinstance(found, kind) and not isinstance(found, bool)
-    if not is_number or not 0 < float(found) < 1 << 31:
-        raise ExportError(f"{file.path}: {name} is {shown(found)}. Allowed: a positive number.")
-    return found
+    value: Any = file.metadata.get(name)
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
+    if not is_number or not 0 < float(value) < 1 << 31:
+        raise ExportError(f"{file.path}: {name} is {shown(value)}. Allowed: a positive number.")
+    return value
 
 
-def _expect(file: GGUFFile, key: str, wanted: int) -> None:
-    """Raise if the file gives the number `key`, and it is not `wanted`."""
+def _expect(file: GGUFFile, key: str, allowed: int) -> None:
+    """Raise if the file has the number `key`, and it is not `allowed`."""
     name = f"{file.metadata['general.architecture']}.{key}"
-    if name in file.metadata and _need(file, key) != wanted:
-        raise ExportError(f"{file.path}: {name} is {file.metadata[name]}. Allowed: {wanted}.")
+    if name in file.metadata and _need(file, key) != allowed:
+        raise ExportError(f"{file.path}: {name} is {file.metadata[name]}. Allowed: {allowed}.")
 
 
 def _divide(file: GGUFFile, whole: int, key: str) -> int:
@@ -226,50 +224,37 @@ def _gpt2_settings(file: GGUFFile) -> dict[str, Any]:
 
 
 def _values(
-    file: GGUFFile, family: Family, config: Any
+    file: GGUFFile, family: GGUFFamily, config: Any
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors by the model's names, and the types they had."""
+    """Return the tensors by their names in the model, and their types."""
     values, kinds = {}, {}
     for name in file:
         source = family.source(name)
         assert source is not None, f"{name} was checked"
         tensor = torch.from_numpy(np.array(file.values(name)))
-        made = family.arranged(source, tensor, config, back=True)
-        is_turned = source.split(".")[-2] in family.transposed and made.dim() == 2
-        values[source] = made.t().contiguous() if is_turned else made
+        rows = family.arranged(source, tensor, config, back=True)
+        is_turned = family.is_turned(source) and rows.dim() == 2
+        values[source] = rows.t().contiguous() if is_turned else rows
         kinds[source] = file.tensors[name][0].name
     return values, kinds
 
 
-def _quantise(graph: MaseGraph, file: GGUFFile, family: Family, kinds: dict[str, str]) -> None:
-    """Give the layers the formats of the file."""
-
-    def is_matrix(name: str) -> bool:
-        return len(file.tensors[str(family.target(name))][1]) == 2
-
-    layers = {
-        name.removesuffix(".weight"): kind
-        for name, kind in kinds.items()
-        if kind in FORMATS and not family.is_turned(name) and is_matrix(name)
-    }
+def _quantise(graph: MaseGraph, file: GGUFFile, family: GGUFFamily, kinds: dict[str, str]) -> None:
+    """Quantise the layers to the formats of the file, with its scales."""
     called = {str(n.target) for n in graph.nodes if n.op == "call_module"}
-    chosen = {name: kind for name, kind in layers.items() if name in called}
-    if not chosen:
-        return
-    rules = {name: {"config": FORMATS[kind]} for name, kind in chosen.items()}
-    _with_scales(graph, file, family, chosen)
-    quantize_transform_pass(graph, {"by": "name", **rules})
-
-
-def _with_scales(graph: MaseGraph, file: GGUFFile, family: Family, chosen: dict[str, str]) -> None:
-    for name, kind in chosen.items():
-        if FORMATS[kind].get("weight_scale") != "stored":
-            continue
-        place = family.target(f"{name}.weight")
-        assert place is not None, f"{name} came from the file"
+    rules = {}
+    for weight, kind in kinds.items():
+        path, place = weight.removesuffix(".weight"), str(family.target(weight))
         row, shape, data = file.tensors[place]
-        pairs = np.array(data.reshape(-1, row.nbytes)[:, :2])
-        scales = pairs.view(np.float16).astype(np.float32).reshape(shape[0], -1)
-        config = graph.model.config
-        made = family.arranged(f"{name}.weight", torch.from_numpy(scales), config, back=True)
-        graph.model.get_submodule(name).register_buffer("weight_scale", made)
+        is_quantised = kind in FORMATS and not family.is_turned(weight) and len(shape) == 2
+        if not is_quantised or path not in called:
+            continue
+        rules[path] = {"config": FORMATS[kind]}
+        if FORMATS[kind].get("weight_scale") == "stored":
+            pairs = np.array(data.reshape(-1, row.nbytes)[:, :2])
+            scales = pairs.view(np.float16).astype(np.float32).reshape(shape[0], -1)
+            config = graph.model.config
+            buffer = family.arranged(weight, torch.from_numpy(scales), config, back=True)
+            graph.model.get_submodule(path).register_buffer("weight_scale", buffer)
+    if rules:
+        quantize_transform_pass(graph, {"by": "name", **rules})

@@ -1,6 +1,6 @@
-"""The types of tensors in GGUF files: blocks of 32 values along a row, and plain floats.
+"""Types of tensors in GGUF files: blocks of 32 values along a row, and plain floats.
 
-Add a type: a row in `TYPES` with its number in the file format, its bytes and its three functions.
+To add a type, add a row to `TYPES` with its number in the file format, its bytes and its functions.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ BLOCK = 32
 Array = Any  # of numpy, whose operators mypy takes for Any
 Exact = Callable[[Array, Array], Array]
 E8M0_NAN = 255
-"""The code of a shared exponent that is no number."""
+"""Code of a shared exponent that means NaN."""
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
 
 @dataclass(frozen=True)
 class GGUFType:
-    """`exact(values, steps)` are the bytes of values that the type holds, else None; `nearest`
-    rounds to it; `decode` gives the values. All take and give blocks as rows.
+    """Type of tensors; all functions work on blocks as rows.
+
+    `exact(values, steps)` returns the bytes of values that the type stores exactly, or None.
+    `nearest(values)` returns the bytes of the rounded values, `decode(data)` the values.
     """
 
     name: str
@@ -42,15 +44,8 @@ class GGUFType:
     decode: Callable[[Array], Array]
 
     def size(self, elements: int) -> int:
-        """Bytes that `elements` values take."""
+        """Return the bytes of `elements` values."""
         return elements // self.block * self.nbytes
-
-
-# -- floats ----------------------------------------------------------------------------------
-
-
-def _bytes(values: Array) -> Array:
-    return np.ascontiguousarray(values).view(np.uint8)
 
 
 def _exact_half(values: Array, steps: Array | None) -> Array | None:
@@ -73,11 +68,8 @@ def _from_bfloat16(data: Array) -> Array:
 
 
 def _exact_bfloat16(values: Array, steps: Array | None) -> Array | None:
-    made = _bfloat16(values).view(np.uint8)
-    return made if np.array_equal(_from_bfloat16(made), values) else None
-
-
-# -- integers with a scale -------------------------------------------------------------------
+    data = _bfloat16(values).view(np.uint8)
+    return data if np.array_equal(_from_bfloat16(data), values) else None
 
 
 def _scale_and(scale: Array, *parts: Array) -> Array:
@@ -90,7 +82,7 @@ def _scales(data: Array, column: int = 0) -> Array:
 
 
 def _half_bytes(codes: Array) -> Array:
-    """Codes of 4 bits: those of the first half of a block are the low halves of the bytes."""
+    """Pack 4-bit codes: the first half of a block is in the low halves of the bytes."""
     low, high = codes[:, : BLOCK // 2], codes[:, BLOCK // 2 :]
     return (low | (high << 4)).astype(np.uint8)
 
@@ -100,7 +92,7 @@ def _four_bits(data: Array) -> Array:
 
 
 def _integers(values: Array, steps: Array | None) -> tuple[Array, Array] | None:
-    """Values as integers and a step that all of a block share and float16 holds; None if not."""
+    """Return values as integers and a float16 step per block; None if they have none."""
     if steps is None:
         return None
     step = steps[:, :1]
@@ -111,16 +103,16 @@ def _integers(values: Array, steps: Array | None) -> tuple[Array, Array] | None:
 
 
 def _quotient(values: Array, step: Array) -> Array:
-    """`values` over `step`, 0 where the step is 0."""
+    """Return `values` over `step`, 0 where the step is 0."""
     return np.divide(values, step, out=np.zeros_like(values), where=step != 0)
 
 
 def _exact_integers(low: int, high: int, pack: Callable[[Array], Array]) -> Exact:
     def exact(values: Array, steps: Array | None) -> Array | None:
-        found = _integers(values, steps)
-        if found is None or found[0].min() < low or found[0].max() > high:
+        integers = _integers(values, steps)
+        if integers is None or integers[0].min() < low or integers[0].max() > high:
             return None
-        return _scale_and(found[1], pack(found[0]))
+        return _scale_and(integers[1], pack(integers[0]))
 
     return exact
 
@@ -134,7 +126,7 @@ def _pack_4(whole: Array) -> Array:
 
 
 def _rounded(values: Array, scale: Array, low: int, high: int) -> tuple[Array, Array]:
-    """The scale as it is stored, and the nearest integers at it."""
+    """Return the stored scale, and the nearest integers with it."""
     stored = _half(scale).astype(np.float32)
     whole = np.rint(_quotient(values, stored))
     return stored, np.clip(whole, low, high).astype(np.int64)
@@ -146,35 +138,24 @@ def _nearest_8(values: Array) -> Array:
 
 
 def _nearest_4(values: Array) -> Array:
-    """-8 … 7 steps: the end with one more value is given to the largest magnitude."""
+    """Round to -8 … 7 steps, with the sign of the scale such that the largest magnitude is -8."""
     largest = np.take_along_axis(values, np.abs(values).argmax(1)[:, None], 1)
     scale, whole = _rounded(values, largest / -8, -8, 7)
     return _scale_and(scale, _pack_4(whole))
 
 
-def _decode_8(data: Array) -> Array:
-    return np.ascontiguousarray(data[:, 2:]).view(np.int8).astype(np.float32) * _scales(data)
-
-
-def _decode_4(data: Array) -> Array:
-    return (_four_bits(data[:, 2:]).astype(np.float32) - 8) * _scales(data)
-
-
-# -- integers with a scale and an offset -----------------------------------------------------
-
-
 def _exact_offset(values: Array, steps: Array | None) -> Array | None:
-    found = _integers(values, steps)
-    if found is None:
+    integers = _integers(values, steps)
+    if integers is None:
         return None
-    whole, step = found
+    whole, step = integers
     first = whole.min(1, keepdims=True)
     offset = (first * step).astype(np.float32)
     if (whole - first).max() > 15 or _exact_half(offset, None) is None:
         return None
     packed = _half_bytes((whole - first).astype(np.uint8))
-    made = _scale_and(step, _half(offset).view(np.uint8), packed)
-    return made if np.array_equal(_decode_offset(made), values) else None
+    data = _scale_and(step, _half(offset).view(np.uint8), packed)
+    return data if np.array_equal(_decode_offset(data), values) else None
 
 
 def _nearest_offset(values: Array) -> Array:
@@ -188,9 +169,6 @@ def _decode_offset(data: Array) -> Array:
     return _four_bits(data[:, 4:]).astype(np.float32) * _scales(data) + _scales(data, 1)
 
 
-# -- small floats with a power of two --------------------------------------------------------
-
-
 def _exact_mxfp4(values: Array, steps: Array | None) -> Array | None:
     coded = encode(torch.from_numpy(np.ascontiguousarray(values)), MXFP("e2m1", block_size=BLOCK))
     if coded is None or not isinstance(coded.scale, Powers):
@@ -202,9 +180,9 @@ def _exact_mxfp4(values: Array, steps: Array | None) -> Array | None:
 
 def _nearest_mxfp4(values: Array) -> Array:
     form = MXFP("e2m1", block_size=BLOCK)
-    made = _exact_mxfp4(form.quantize(torch.from_numpy(values)).numpy(), None)
-    assert made is not None, "values of the format have codes"
-    return made
+    data = _exact_mxfp4(form.quantize(torch.from_numpy(values)).numpy(), None)
+    assert data is not None, "values of the format have codes"
+    return data
 
 
 def _decode_mxfp4(data: Array) -> Array:
@@ -215,32 +193,35 @@ def _decode_mxfp4(data: Array) -> Array:
 
 
 def _single(values: Array) -> Array:
-    return _bytes(values.astype(np.float32))
+    return np.ascontiguousarray(values.astype(np.float32)).view(np.uint8)
 
 
-_PLAIN = ("F32", 0, 0, 1, 4, lambda v, s: _single(v), _single)
-TYPES = {
-    row.name: row
-    for row in (
-        GGUFType(*_PLAIN, lambda data: np.ascontiguousarray(data).view(np.float32)),
-        GGUFType(
-            *("F16", 1, 1, 1, 2, _exact_half, lambda v: _half(v).view(np.uint8)),
-            lambda data: np.ascontiguousarray(data).view(np.float16).astype(np.float32),
-        ),
-        GGUFType(
-            *("BF16", 30, 32, 1, 2, _exact_bfloat16, lambda v: _bfloat16(v).view(np.uint8)),
-            _from_bfloat16,
-        ),
-        GGUFType(
-            *("Q4_0", 2, 2, BLOCK, 18, _exact_integers(-8, 7, _pack_4), _nearest_4), _decode_4
-        ),
-        GGUFType("Q4_1", 3, 3, BLOCK, 20, _exact_offset, _nearest_offset, _decode_offset),
-        GGUFType(
-            *("Q8_0", 8, 7, BLOCK, 34, _exact_integers(-128, 127, _pack_8), _nearest_8), _decode_8
-        ),
-        GGUFType("MXFP4", 39, 38, BLOCK, 17, _exact_mxfp4, _nearest_mxfp4, _decode_mxfp4),
-    )
-}
+def _floats(data: Array, dtype: Any) -> Array:
+    return np.ascontiguousarray(data).view(dtype).astype(np.float32, copy=False)
+
+
+_ROWS: tuple[tuple[Any, ...], ...] = (
+    ("F32", 0, 0, 1, 4, lambda v, _: _single(v), _single, lambda d: _floats(d, np.float32)),
+    (
+        *("F16", 1, 1, 1, 2, _exact_half, lambda v: _half(v).view(np.uint8)),
+        lambda d: _floats(d, np.float16),
+    ),
+    (
+        *("BF16", 30, 32, 1, 2, _exact_bfloat16, lambda v: _bfloat16(v).view(np.uint8)),
+        _from_bfloat16,
+    ),
+    (
+        *("Q4_0", 2, 2, BLOCK, 18, _exact_integers(-8, 7, _pack_4), _nearest_4),
+        lambda d: (_four_bits(d[:, 2:]).astype(np.float32) - 8) * _scales(d),
+    ),
+    ("Q4_1", 3, 3, BLOCK, 20, _exact_offset, _nearest_offset, _decode_offset),
+    (
+        *("Q8_0", 8, 7, BLOCK, 34, _exact_integers(-128, 127, _pack_8), _nearest_8),
+        lambda d: _floats(d[:, 2:], np.int8) * _scales(d),
+    ),
+    ("MXFP4", 39, 38, BLOCK, 17, _exact_mxfp4, _nearest_mxfp4, _decode_mxfp4),
+)
+TYPES = {row[0]: GGUFType(*row) for row in _ROWS}
 BY_NUMBER = {row.number: row for row in TYPES.values()}
 SMALLEST_FIRST = tuple(sorted(TYPES, key=lambda name: TYPES[name].nbytes / TYPES[name].block))
 BLOCK_TYPES = tuple(name for name in SMALLEST_FIRST if TYPES[name].block > 1)
@@ -248,7 +229,7 @@ FLOAT_TYPES = tuple(name for name in SMALLEST_FIRST if TYPES[name].block == 1)
 
 
 def type_named(text: str, where: str) -> str:
-    """Return the type that `text` names: its own name, or the spelling of a format it holds."""
+    """Return the type named `text`, or the type of the format that `text` spells."""
     if text in TYPES:
         return text
     try:
@@ -261,7 +242,7 @@ def type_named(text: str, where: str) -> str:
 
 
 def blocks_of(values: Array, kind: GGUFType) -> Array | None:
-    """The rows of a matrix as blocks; None where they do not divide."""
+    """Return the rows of a matrix as blocks; None if they do not divide."""
     if kind.block == 1:
         return values.reshape(1, -1)
     return values.reshape(-1, kind.block) if values.shape[-1] % kind.block == 0 else None

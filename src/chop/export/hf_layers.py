@@ -1,6 +1,6 @@
-"""Layers of a compressed model as plain data, and layers made from it, for folders of transformers.
+"""Layers of a compressed model as plain data and back, for folders of transformers.
 
-Add a kind of layer: a row in `KINDS` with its two functions.
+To add a kind of layer, extend `spec_of` and add a row to `KINDS`.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from chop.nn.quantizers.codes import encode
 Spec = dict[str, Any]
 
 
-# -- layers of a model -> data ---------------------------------------------------------------
-
-
 def compact(layer: nn.Module) -> nn.Module:
-    """A quantised linear layer on its codes, where its format has at most 8 bits; else itself."""
+    """Return a quantised linear layer on its codes if its format has at most 8 bits, or itself."""
     if not isinstance(layer, QuantizedModule) or type(layer).float_class is not nn.Linear:
         return layer
     stored = layer.stored_values()
-    told = stored.get("weight")
-    coded = None if told is None else encode(told.values, told.format, told.scale)
+    weight = stored.get("weight")
+    coded = None if weight is None else encode(weight.values, weight.format, weight.scale)
     if coded is None:
         return layer
     bias: Any = stored["bias"].values if "bias" in stored else layer.bias
-    made = CodedLinear.from_coded(coded, bias, layer.quantizers)
-    made.config = dict(layer.config)  # type: ignore[assignment]
-    return made.train(layer.training)
+    compacted = CodedLinear.from_coded(coded, bias, layer.quantizers)
+    compacted.config = dict(layer.config)  # type: ignore[assignment]
+    return compacted.train(layer.training)
 
 
 def spec_of(layer: nn.Module) -> Spec | None:
-    """What is needed to make a layer like this one; None for layers of torch."""
+    """Return the description of a layer; None for layers of torch."""
     if isinstance(layer, CodedLinear):
-        parts = {n: _shape(getattr(layer, n)) for n in PARTS}
+        parts = {name: getattr(layer, name) for name in PARTS}
         return {
             "kind": "coded",
-            "config": _config(layer),
+            "config": dict(getattr(layer, "config", {})),
             "record": layer.record,
-            "parts": parts,
+            "parts": {
+                n: None if t is None else [str(t.dtype).removeprefix("torch."), [*t.shape]]
+                for n, t in parts.items()
+            },
             "bias": layer.bias is not None,
         }
     if isinstance(layer, QLinearPacked | QEmbeddingPacked):
@@ -73,35 +73,24 @@ def spec_of(layer: nn.Module) -> Spec | None:
     return None
 
 
-def _config(layer: CodedLinear) -> dict[str, Any]:
-    return dict(getattr(layer, "config", {}))
-
-
-def _shape(tensor: Tensor | None) -> list[Any] | None:
-    return None if tensor is None else [str(tensor.dtype).removeprefix("torch."), [*tensor.shape]]
-
-
-# -- data -> layers of a model ---------------------------------------------------------------
-
-
-def _empty(told: Any, where: str) -> Tensor | None:
-    if told is None:
+def _empty(spec: Any, where: str) -> Tensor | None:
+    if spec is None:
         return None
-    is_pair = isinstance(told, list) and len(told) == 2 and isinstance(told[1], list)
-    if not is_pair or not all(type(n) is int and n >= 0 for n in told[1]):
-        raise ExportError(f"{where}: expected a dtype and a shape, got {shown(told)}.")
-    return torch.empty(told[1], dtype=_dtype(told[0], where))
+    is_pair = isinstance(spec, list) and len(spec) == 2 and isinstance(spec[1], list)
+    if not is_pair or not all(type(n) is int and n >= 0 for n in spec[1]):
+        raise ExportError(f"{where}: expected a dtype and a shape, got {shown(spec)}.")
+    return torch.empty(spec[1], dtype=_dtype(spec[0], where))
 
 
 def _dtype(name: Any, where: str) -> torch.dtype:
-    found = getattr(torch, name, None) if isinstance(name, str) else None
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(dtype, torch.dtype):
         raise ExportError(f"{where}: {shown(name)} is not a dtype of torch, such as 'float32'.")
-    return found
+    return dtype
 
 
 def _check_sizes(layer: nn.Module, old: nn.Module, where: str) -> None:
-    """Raise ExportError if a layer is larger than the one whose place it takes."""
+    """Raise ExportError if a layer is larger than the one it replaces."""
     for name in ("out_features", "in_features", "num_embeddings", "embedding_dim"):
         size, most = getattr(layer, name, None), getattr(old, name, None)
         if size is not None and most is not None and not 0 < size <= most:
@@ -115,9 +104,9 @@ def _coded_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:
     assert compute is not None, "linear has a kernel"
     bias = torch.empty(spec["record"]["shape"][0]) if spec["bias"] else None
     formats = layer_quantizers(compute, spec["config"], f"{where}.config")
-    made = CodedLinear(spec["record"], parts, bias, formats)
-    made.config = dict(spec["config"])  # type: ignore[assignment]
-    return made
+    layer = CodedLinear(spec["record"], parts, bias, formats)
+    layer.config = dict(spec["config"])  # type: ignore[assignment]
+    return layer
 
 
 def _packed_weight(spec: Spec) -> PackedTensor:
@@ -133,14 +122,6 @@ def _packed_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:
     return QLinearPacked(_packed_weight(spec), bias, dtype=_dtype(spec["dtype"], where))
 
 
-def _packed_embedding(spec: Spec, old: nn.Module, where: str) -> nn.Module:
-    return QEmbeddingPacked(_packed_weight(spec), _dtype(spec["dtype"], where))
-
-
-def _quantized_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:
-    return from_float(old, spec["config"], where=f"{where}.config")
-
-
 def _resized_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:
     rows, columns = spec["shape"]
     if type(old) is nn.Linear:
@@ -151,21 +132,23 @@ def _resized_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:
 KINDS: dict[str, Callable[[Spec, nn.Module, str], nn.Module]] = {
     "coded": _coded_layer,
     "packed": _packed_layer,
-    "packed_embedding": _packed_embedding,
-    "quantized": _quantized_layer,
+    "packed_embedding": lambda spec, _, where: QEmbeddingPacked(
+        _packed_weight(spec), _dtype(spec["dtype"], where)
+    ),
+    "quantized": lambda spec, old, where: from_float(old, spec["config"], where=f"{where}.config"),
     "resized": _resized_layer,
 }
 
 
 def make_layer(spec: Any, old: nn.Module, where: str) -> nn.Module:
-    """The layer that `spec` describes, in the place of `old`; its tensors are still to be read."""
+    """Return the layer that `spec` describes, to replace `old`; its tensors are not loaded yet."""
     kind = spec.get("kind") if isinstance(spec, dict) else None
     if kind not in KINDS:
         raise ExportError(f"{where}: kind {shown(kind)}. Allowed: {', '.join(KINDS)}.")
     try:
-        made = KINDS[kind](spec, old, where)
-        _check_sizes(made, old, where)
-        return made
+        layer = KINDS[kind](spec, old, where)
+        _check_sizes(layer, old, where)
+        return layer
     except (CheckpointError, ConfigError) as error:
         raise ExportError(f"{where}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -174,14 +157,11 @@ def make_layer(spec: Any, old: nn.Module, where: str) -> nn.Module:
         raise ExportError(f"{where}: not the description of a layer ({error!r:.200}).") from error
 
 
-# -- compressing one weight as it is loaded --------------------------------------------------
-
-
 def compressed(layer: nn.Linear, weight: Tensor, config: Mapping[str, Any]) -> nn.Module:
-    """`layer` with `weight` in the format of `config`, on its codes where that has any."""
+    """Return `layer` with `weight` in the format of `config`, on its codes if it has any."""
     full = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
     full.weight = nn.Parameter(weight, requires_grad=False)
-    made = compact(from_float(full, config, where="quantization_config"))
+    quantised = compact(from_float(full, config, where="quantization_config"))
     if layer.bias is not None:
-        made.register_parameter("bias", layer.bias)
-    return made
+        quantised.register_parameter("bias", layer.bias)
+    return quantised

@@ -1,6 +1,4 @@
-"""A graph as targets take it: parameters as the values they stand for, formats of activations as
-calls of one operator.
-"""
+"""Lowering of a graph for exporters: parameters as values, activation formats as one operator."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from chop.arguments import MAPPING, NONE, an, takes
 from chop.errors import ExportError
-from chop.export.rounding import Rounding, exportable
+from chop.export.activation_rounding import Rounding, exportable
 from chop.ir.graph import MaseGraph
 from chop.ir.reclass import reclassed
 from chop.kernels.layers import PACKED_LAYERS, QEmbeddingPacked, QLinearInt8, unpacked_weight
@@ -28,24 +26,27 @@ from chop.nn.quantizers import Bypass, Quantizer
 GRAPH = an(MaseGraph, "a MaseGraph")
 
 
-class Lowered:
-    """`graph` is a copy of the one given; `dropped` are formats it could not keep."""
+class ExportableGraph:
+    """Lowered copy of a graph (`graph`), and the formats that were `dropped`."""
 
     def __init__(self, graph: MaseGraph, target: str, fallback: str | None) -> None:
         self.target, self.fallback = target, fallback
         self.dropped: list[str] = []
         self.graph = copy.deepcopy(graph)
         for path, module in list(self.graph.model.named_modules()):
-            self._layer(path, module)
+            if isinstance(module, QuantizedModule):
+                self._quantised(path, module)
+            elif isinstance(module, (*PACKED_LAYERS, CodedLinear, SemiStructuredLinear)):
+                self._put(path, self._unpacked(path, module))
         for node in list(self.graph.fx_graph.nodes):
             if node.op == "call_function" and is_quantized_function(node.target):
                 self._function(node)
         self.graph.recompile()
 
     def _format(self, form: Quantizer, where: str, stored: Tensor | None = None) -> Rounding:
-        found = exportable(form, stored)
-        if found is not None:
-            return found
+        rounding = exportable(form, stored)
+        if rounding is not None:
+            return rounding
         if self.fallback is None:
             raise ExportError(
                 f"to_{self.target}: {where}: {form} has no operator there. Nearest: "
@@ -55,15 +56,9 @@ class Lowered:
         self.dropped.append(f"not rounded in the target: {where}: {form}")
         return Bypass()
 
-    def _layer(self, path: str, module: nn.Module) -> None:
-        if isinstance(module, QuantizedModule):
-            self._quantised(path, module)
-        elif isinstance(module, (*PACKED_LAYERS, CodedLinear, SemiStructuredLinear)):
-            self._put(path, self._unpacked(path, module))
-
     def _quantised(self, path: str, module: QuantizedModule) -> None:
         values = {name: stored.values for name, stored in module.stored_values().items()}
-        if is_parametrized(module):  # its weight would be computed anew, and not rounded
+        if is_parametrized(module):  # its weight would be recomputed without rounding
             module = reclassed(module, type(module).__bases__[0])
             del module._modules["parametrizations"]
             self._put(path, module)
@@ -77,8 +72,8 @@ class Lowered:
         module.quantizers = formats
         for name, value in values.items():
             place, _, leaf = name.rpartition(".")
-            made = nn.Parameter(value.clone(), requires_grad=False)
-            module.get_submodule(place)._parameters[leaf] = made
+            parameter = nn.Parameter(value.clone(), requires_grad=False)
+            module.get_submodule(place)._parameters[leaf] = parameter
         module.held = list(module.op.compute.parameters)  # type: ignore[union-attr]
 
     def _unpacked(self, path: str, module: Any) -> nn.Module:
@@ -93,29 +88,29 @@ class Lowered:
             self.dropped.append(f"not rounded in the target: {where}")
         is_float = isinstance(module, CodedLinear | SemiStructuredLinear)
         weight = module.float_weight() if is_float else unpacked_weight(module)
-        made = nn.Linear(module.in_features, module.out_features, bias=False, device="meta")
-        made.weight = nn.Parameter(weight, requires_grad=False)
+        layer = nn.Linear(module.in_features, module.out_features, bias=False, device="meta")
+        layer.weight = nn.Parameter(weight, requires_grad=False)
         if module.bias is not None:
-            made.bias = nn.Parameter(module.bias.detach(), requires_grad=False)
+            layer.bias = nn.Parameter(module.bias.detach(), requires_grad=False)
         formats = getattr(module, "quantizers", {})
         roles = {r: formats.get(r, Bypass()) for r in ("data_in", DATA_OUT)}
-        found = {r: self._format(q, f"module '{path}', {r}") for r, q in roles.items()}
-        is_plain = all(q.is_bypass for q in found.values())
-        return made.eval() if is_plain else _Rounded(made.eval(), found)
+        roundings = {r: self._format(q, f"module '{path}', {r}") for r, q in roles.items()}
+        is_plain = all(q.is_bypass for q in roundings.values())
+        return layer.eval() if is_plain else _Rounded(layer.eval(), roundings)
 
     def _put(self, path: str, layer: nn.Module) -> None:
         owner, _, leaf = path.rpartition(".")
         setattr(self.graph.model.get_submodule(owner), leaf, layer)
 
     def _step(self, form: Rounding) -> str:
-        """The name of a new module that rounds."""
+        """Add a module that rounds, and return its name."""
         model = self.graph.model
-        name = f"rounding_{sum(isinstance(m, _Step) for m in model.children())}"
-        model.add_module(name, _Step(form))
+        name = f"rounding_{sum(isinstance(m, _RoundingStep) for m in model.children())}"
+        model.add_module(name, _RoundingStep(form))
         return name
 
     def _function(self, node: fx.Node) -> None:
-        """Put the rounding of operands beside the function itself."""
+        """Replace a quantised function by the plain one, with rounding of operands and result."""
         compute = node.target.op.compute  # type: ignore[union-attr]
         formats = call_quantizers(node.target, node.kwargs.get("config"))
         args, kwargs = list(node.args), {k: v for k, v in node.kwargs.items() if k != "config"}
@@ -136,8 +131,8 @@ class Lowered:
             node.replace_all_uses_with(rounded, delete_user_cb=lambda user: user is not rounded)
 
 
-class _Step(nn.Module):
-    """Rounds a value where it is a tensor of floats."""
+class _RoundingStep(nn.Module):
+    """Module that rounds floating-point tensors and returns other values unchanged."""
 
     def __init__(self, form: Rounding) -> None:
         super().__init__()
@@ -149,7 +144,7 @@ class _Step(nn.Module):
 
 
 class _Rounded(nn.Module):
-    """A layer with its input and its result rounded."""
+    """Layer with rounding of its input and its result."""
 
     def __init__(self, layer: nn.Module, formats: Mapping[str, Rounding]) -> None:
         super().__init__()
@@ -160,42 +155,40 @@ class _Rounded(nn.Module):
 
 
 def example_of(mg: MaseGraph, inputs: Mapping[str, Any] | None, target: str) -> dict[str, Any]:
-    """The inputs that the graph is exported with."""
-    found = dict(inputs if inputs is not None else mg.dummy_in or {})
-    if not found:
+    """Return the example inputs of an export."""
+    example = dict(inputs if inputs is not None else mg.dummy_in or {})
+    if not example:
         raise ExportError(f"to_{target}: the graph has no example inputs. Give inputs=….")
-    return {name: found[name] for name in mg.model.input_names if name in found}
+    return {name: example[name] for name in mg.model.input_names if name in example}
 
 
 def dynamic_sizes(mg: MaseGraph, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Which sizes of the inputs the graph leaves open."""
+    """Return the dynamic sizes of the inputs, as `torch.export` expects them."""
     table = mg.open_sizes()
-    found: dict[str, Any] = {}
+    dynamic: dict[str, Any] = {}
     for name, value in inputs.items():
-        is_free = [i for i, kind in enumerate(table.get(name, ())) if kind != "pinned"]
-        sizes = dict.fromkeys(is_free, torch.export.Dim.AUTO)
-        found[name] = sizes if isinstance(value, Tensor) else None
-    return found
+        free = [i for i, kind in enumerate(table.get(name, ())) if kind != "pinned"]
+        sizes = dict.fromkeys(free, torch.export.Dim.AUTO)
+        dynamic[name] = sizes if isinstance(value, Tensor) else None
+    return dynamic
 
 
 @takes(ExportError, mg=GRAPH, inputs=MAPPING | NONE)
 def to_exported_program(
     mg: MaseGraph, inputs: Mapping[str, Any] | None = None, *, fallback: str | None = None
 ) -> torch.export.ExportedProgram:
-    """The graph by `torch.export`, with the sizes open that the graph leaves open.
+    """Return the graph by `torch.export`, with the dynamic sizes of the graph.
 
-    Weights are the values that layers compute with; formats of activations are calls of
+    Weights are the values that layers compute with. Activation formats are calls of
     `torch.ops.mase.round_to_steps`, or plain arithmetic.
     """
-    lowered = Lowered(mg, "exported_program", fallback)
-    made: torch.export.ExportedProgram = export_lowered(lowered.graph, inputs)
-    return made
+    return export_lowered(ExportableGraph(mg, "exported_program", fallback).graph, inputs)
 
 
 def export_lowered(
     graph: MaseGraph, inputs: Mapping[str, Any] | None, *, is_dynamic: bool = True
-) -> Any:
-    """`torch.export` of a graph that was lowered."""
+) -> torch.export.ExportedProgram:
+    """Export a lowered graph by `torch.export`."""
     example = example_of(graph, inputs, "exported_program")
     model = graph.model.eval()
     sizes = dynamic_sizes(graph, example) if is_dynamic else None

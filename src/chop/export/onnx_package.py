@@ -1,4 +1,4 @@
-"""The packages that ONNX needs, asked for when they are used."""
+"""Lazy import of the packages that ONNX needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chop.errors import MissingDependencyError
 
 
 def onnx_package(name: str) -> Any:
-    """The package `name`; where it is missing, the error says how to get it."""
+    """Import the package `name`; raise with the install command if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -7,78 +7,30 @@ from typing import Any
 
 from chop.errors import MissingDependencyError
 
-_LAZY = {
-    "COSTS": "chop.search.costs",
-    "ENGINES": "chop.search.workers",
-    "PRUNERS": "chop.search.samplers",
-    "SAMPLERS": "chop.search.samplers",
-    "SPACES": "chop.search.space",
-    "ArchitectureEvaluator": "chop.search.evaluate",
-    "ArchitectureSpace": "chop.search.architecture",
-    "Choice": "chop.search.space",
-    "CompressionEvaluator": "chop.search.evaluate",
-    "CompressionSpace": "chop.search.compression",
-    "Evaluate": "chop.search.trial",
-    "HardwareEvaluator": "chop.search.hardware_evaluate",
-    "HardwareSpace": "chop.search.hardware",
-    "HardwareTable": "chop.search.hardware",
-    "InfeasibleError": "chop.search.architecture",
-    "Integer": "chop.search.space",
-    "ModelEvaluator": "chop.search.evaluate",
-    "PrecisionEvaluator": "chop.search.evaluate",
-    "PrecisionSpace": "chop.search.precision",
-    "Product": "chop.search.space",
-    "Progress": "chop.search.progress",
-    "ProgressBar": "chop.search.progress",
-    "PruneSpace": "chop.search.compression",
-    "Pruned": "chop.search.trial",
-    "Real": "chop.search.space",
-    "SearchPlan": "chop.search.plan",
-    "SearchResult": "chop.search.study",
-    "Space": "chop.search.space",
-    "TrainingSpace": "chop.search.training",
-    "TrialContext": "chop.search.trial",
-    "load_study": "chop.search.study",
-    "search": "chop.search.study",
+_NAMES = {
+    "architecture": ("ArchitectureSpace", "InfeasibleError"),
+    "compression": ("CompressionSpace", "PruneSpace"),
+    "costs": ("COSTS",),
+    "evaluate": (
+        *("ArchitectureEvaluator", "CompressionEvaluator", "ModelEvaluator", "PrecisionEvaluator"),
+    ),
+    "hardware_evaluate": ("HardwareEvaluator",),
+    "hardware_space": ("HardwareSpace", "HardwareTable"),
+    "precision": ("PrecisionSpace",),
+    "progress": ("Progress", "ProgressBar"),
+    "samplers": ("PRUNERS", "SAMPLERS"),
+    "search_plan": ("SearchPlan",),
+    "space": ("Choice", "Integer", "Product", "Real", "SPACES", "Space"),
+    "study": ("SearchResult", "load_study", "search"),
+    "training": ("TrainingSpace",),
+    "trial": ("Evaluate", "Pruned", "TrialContext"),
+    "workers": ("ENGINES",),
 }
-"""Name -> module: the engine needs packages that spaces do not."""
-
+"""Module -> its public names, imported lazily: the engine needs packages that spaces do not."""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 _PACKAGES = ("optuna", "cloudpickle", "sqlalchemy")
 
-__all__ = [
-    "COSTS",
-    "ENGINES",
-    "PRUNERS",
-    "SAMPLERS",
-    "SPACES",
-    "ArchitectureEvaluator",
-    "ArchitectureSpace",
-    "Choice",
-    "CompressionEvaluator",
-    "CompressionSpace",
-    "Evaluate",
-    "HardwareEvaluator",
-    "HardwareSpace",
-    "HardwareTable",
-    "InfeasibleError",
-    "Integer",
-    "ModelEvaluator",
-    "PrecisionEvaluator",
-    "PrecisionSpace",
-    "Product",
-    "Progress",
-    "ProgressBar",
-    "PruneSpace",
-    "Pruned",
-    "Real",
-    "SearchPlan",
-    "SearchResult",
-    "Space",
-    "TrainingSpace",
-    "TrialContext",
-    "load_study",
-    "search",
-]
+__all__ = sorted(_MODULES)
 
 
 def submodule(name: str) -> Any:
@@ -87,10 +39,10 @@ def submodule(name: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in _MODULES:
         raise AttributeError(f"module 'chop.search' has no attribute '{name}'")
     try:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+        value = getattr(submodule(_MODULES[name]), name)
     except ModuleNotFoundError as error:
         if error.name not in _PACKAGES:
             raise
@@ -98,5 +50,5 @@ def __getattr__(name: str) -> Any:
             f"chop.search.{name}: {error.name} is not installed. "
             "Install it: pip install 'masegraph[search]'."
         ) from error
-    globals()[name] = value  # over the submodule of the same name, where there is one
+    globals()[name] = value  # replaces the submodule of the same name, if there is one
     return value

@@ -1,4 +1,4 @@
-"""From a trial of a study back to its model."""
+"""Model of a trial of a study."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from chop.ir.graph import MaseGraph
 from chop.search.trial import TrialContext
 
 StudyRecord = Mapping[str, Any]
-"""A study or a trial as plain data."""
+"""Study or trial as plain data."""
 
 
 class Builds(Protocol):
-    """What rebuilds a model: every evaluator of `chop.search.evaluate` does."""
+    """Evaluator that can rebuild a model, such as those of `chop.search.evaluate`."""
 
     def build(self, params: Mapping[str, Any], context: TrialContext) -> MaseGraph:
-        """The model of a point."""
+        """Return the model of a point."""
         ...
 
     def describe(self, params: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
-        """What a point means, as plain tables."""
+        """Return the settings of a point as plain tables."""
         ...
 
 
@@ -38,25 +38,31 @@ def apply(
     *,
     directory: str | Path | None = None,
 ) -> MaseGraph:
-    """The model of a trial of `study`, a record or the file `study.json`.
+    """Return the model of a trial of `study`, a record or the file `study.json`.
 
-    `trial`: "best" of a study with one objective, the name of an objective for the best by it, or
-    a number. A trial that kept its model is read back; any other is rebuilt by `evaluator` from its
-    stored parameters and seed, bit for bit on the same machine. With `directory`, the model is
-    exported there with its configuration and the record of its trial.
+    `trial`: "best" if the study has one objective, the name of an objective for its best trial, or
+    a number. The model is loaded from the trial's checkpoint if there is one. Otherwise `evaluator`
+    rebuilds it from the parameters and the seed, bit for bit on the same machine. With `directory`,
+    the model is exported there with its configuration and the record of its trial.
     """
     record, folder = read_study(study)
     chosen = find_trial(record, trial)
-    graph = _kept(chosen, folder)
+    graph = _load_checkpoint(chosen, folder)
     if graph is None:
-        graph = _rebuilt(chosen, evaluator, record)
+        if evaluator is None:
+            raise DataError(
+                f"apply: trial {chosen['number']} of '{record['name']}' kept no model. Give the "
+                f"evaluator that the study ran with, or run it with keep=True."
+            )
+        context = TrialContext(chosen["number"], int(chosen["attributes"]["seed"]))
+        graph = evaluator.build(chosen["params"], context)
     if directory is not None:
         export_trial(graph, chosen, directory, evaluator)
     return graph
 
 
 def read_study(study: StudyRecord | str | Path) -> tuple[StudyRecord, Path]:
-    """The record of a study, and the folder that its paths may be relative to."""
+    """Return the record of a study, and the folder that its paths may be relative to."""
     if isinstance(study, Mapping):
         return study, Path()
     file = Path(study)
@@ -64,23 +70,27 @@ def read_study(study: StudyRecord | str | Path) -> tuple[StudyRecord, Path]:
         file = file / "study.json"
     if not file.is_file():
         raise DataError(f"apply: no study in '{file}'.")
-    found = read_json(file, DataError, finite=True)
-    return check_study(found, str(file), DataError), file.parent
+    record = read_json(file, DataError, finite=True)
+    return check_study(record, str(file), DataError), file.parent
 
 
-def check_wanted(wanted: str | None, objectives: Mapping[str, str], name: str) -> None:
-    """Raise unless `wanted` is a number, "best" or an objective, before any trial is run."""
-    if wanted is not None and wanted != "best" and not wanted.isdecimal():
-        _objective({"objectives": objectives, "name": name}, wanted)
+def check_trial_name(trial: str | None, objectives: Mapping[str, str], name: str) -> None:
+    """Raise unless `trial` is None, a number, "best" or an objective of the study `name`."""
+    if trial is not None and trial != "best" and not trial.isdecimal():
+        _objective({"objectives": objectives, "name": name}, trial)
 
 
 def find_trial(study: StudyRecord, trial: str | int) -> StudyRecord:
-    """The trial with that number, or the best one."""
+    """Return the complete trial with that number, or the best one."""
     if isinstance(trial, int) or trial.isdecimal():
         numbered = {t["number"]: t for t in study["trials"]}
         if int(trial) not in numbered:
             raise DataError(f"apply: '{study['name']}' has {len(numbered)} trials, none {trial}.")
-        return _complete(numbered[int(trial)])
+        chosen: StudyRecord = numbered[int(trial)]
+        if chosen["state"] != "complete":
+            reason = chosen.get("reason")
+            raise DataError(f"apply: trial {chosen['number']} is {chosen['state']}: {reason}.")
+        return chosen
     return best_trial(study, _objective(study, trial))
 
 
@@ -97,21 +107,22 @@ def _objective(study: StudyRecord, trial: str) -> str:
 
 
 def best_trial(study: StudyRecord, objective: str) -> StudyRecord:
-    """The complete trial whose value of `objective` is best; of equals the first."""
-    found = trials.best_trial(study["trials"], {objective: study["objectives"][objective]})
-    if found is None:
+    """Return the complete trial with the best `objective`, the first of equals."""
+    best = trials.best_trial(study["trials"], {objective: study["objectives"][objective]})
+    if best is None:
         raise DataError(f"apply: no trial of '{study['name']}' has a result.")
-    return found
+    return best
 
 
-def choose_trial(study: StudyRecord, wanted: str, tolerance: float) -> StudyRecord:
-    """The trial `wanted`: with several objectives, "best" is the cheapest that loses little.
+def choose_trial(study: StudyRecord, trial: str, tolerance: float) -> StudyRecord:
+    """Return the trial `trial`: a number, "best" or an objective.
 
-    Little is `tolerance` of the first objective; cheap is by the second.
+    With several objectives, "best" is the trial with the best second objective among those of the
+    Pareto front within `tolerance` of the best first objective.
     """
     names = list(study["objectives"])
-    if wanted != "best" or len(names) == 1:
-        return find_trial(study, wanted)
+    if trial != "best" or len(names) == 1:
+        return find_trial(study, trial)
     first, second = names[0], names[1]
     up, cheap = (trials.DIRECTIONS[study["objectives"][name]] for name in (first, second))
     top = up * find_trial(study, first)["values"][first]
@@ -123,16 +134,7 @@ def choose_trial(study: StudyRecord, wanted: str, tolerance: float) -> StudyReco
     return max(near, key=lambda trial: cheap * trial["values"][second])
 
 
-def _complete(trial: StudyRecord) -> StudyRecord:
-    if trial["state"] != "complete":
-        raise DataError(
-            f"apply: trial {trial['number']} is {trial['state']}: {trial.get('reason')}."
-        )
-    return trial
-
-
-def _kept(trial: StudyRecord, folder: Path) -> MaseGraph | None:
-    """The model that the trial exported, where it still is."""
+def _load_checkpoint(trial: StudyRecord, folder: Path) -> MaseGraph | None:
     stored = trial["attributes"].get("checkpoint")
     if stored is not None and not isinstance(stored, str):
         raise DataError(f"apply: trial {trial['number']} kept no model at {stored!r:.80}.")
@@ -142,25 +144,14 @@ def _kept(trial: StudyRecord, folder: Path) -> MaseGraph | None:
     return None
 
 
-def _rebuilt(trial: StudyRecord, evaluator: Builds | None, study: StudyRecord) -> MaseGraph:
-    if evaluator is None:
-        raise DataError(
-            f"apply: trial {trial['number']} of '{study['name']}' kept no model. Give the "
-            f"evaluator that the study ran with, or run it with keep=True."
-        )
-    context = TrialContext(trial["number"], int(trial["attributes"]["seed"]))
-    return evaluator.build(trial["params"], context)
-
-
 def export_trial(
     graph: MaseGraph, trial: StudyRecord, directory: str | Path, evaluator: Builds | None = None
 ) -> Path:
-    """Write `model.json`, `model.safetensors`, `trial.json` and, where known, `config.toml`."""
+    """Write the model, `trial.json` and, if there is an evaluator, `config.toml`."""
     folder = Path(directory)
     graph.export(folder / "model")
     write_whole(folder / "trial.json", json.dumps(trial, indent=1) + "\n")
     if evaluator is not None:
         seed = int(trial["attributes"].get("seed", 0))
-        told = evaluator.describe(trial["params"], seed)
-        write_whole(folder / "config.toml", dump_toml(told))
+        write_whole(folder / "config.toml", dump_toml(evaluator.describe(trial["params"], seed)))
     return folder

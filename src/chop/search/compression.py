@@ -1,10 +1,10 @@
-"""The space of compressions: number formats, and what to prune."""
+"""Space of compressions: number formats and pruning."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from chop.arguments import MAPPING, check
@@ -13,18 +13,18 @@ from chop.errors import ConfigError
 from chop.passes.prune.pruning_config import PruneWeight
 from chop.search.precision import PrecisionSpace
 from chop.search.precision import read_space as read_precision
-from chop.search.space import Dimension, Product, Real, Space, Value, read_dimension
+from chop.search.space import Product, Real, Space, Value, read_dimension
 
 S = TypeVar("S", bound=Space)
 PassArgs = dict[str, dict[str, Any]]
 PRUNE = "prune."
-"""How the names of the dimensions of pruning start."""
+"""Prefix of the dimensions of pruning."""
 
 
 class PruneSpace(Space):
-    """Settings of `prune_transform_pass` for weights: sparsity, method, scope, granularity …
+    """Settings of `prune_transform_pass` for weights, such as sparsity and method.
 
-    Lists and ranges are searched, the rest is fixed. A sparsity of 0 prunes nothing.
+    Lists and ranges are searched, other values are fixed. A sparsity of 0 prunes nothing.
     """
 
     def __init__(self, fields: Mapping[str, Any], *, where: str = "prune") -> None:
@@ -33,10 +33,16 @@ class PruneSpace(Space):
         self.fixed = {k: v for k, v in fields.items() if k not in searched}
         self.names = {f"{PRUNE}{k}": read_dimension(v, f"{where}.{k}") for k, v in searched.items()}
         super().__init__(self.names)
-        _check(self.names, self.fixed, where)
+        points = [
+            (d.low, d.high) if isinstance(d, Real) else (d.points or ())
+            for d in self.names.values()
+        ]
+        for each in itertools.product(*points):  # the pass must accept every combination
+            chosen = {k.removeprefix(PRUNE): v for k, v in zip(self.names, each, strict=True)}
+            parse(PruneWeight, {**self.fixed, **chosen}, where)
 
     def prune_config(self, params: Mapping[str, Value], seed: int = 0) -> dict[str, Any] | None:
-        """The arguments of prune_transform_pass for a point; None where nothing is pruned."""
+        """Return the arguments of prune_transform_pass for a point; None if nothing is pruned."""
         chosen = {k.removeprefix(PRUNE): params[k] for k in self.names if k in params}
         weight = {**self.fixed, **chosen}
         if weight.get("sparsity") == 0:
@@ -44,22 +50,14 @@ class PruneSpace(Space):
         return {"weight": weight, "seed": seed}
 
 
-def _check(names: Mapping[str, Dimension], fixed: Mapping[str, Any], where: str) -> None:
-    """Every combination must be something the pass takes."""
-    points = [(d.low, d.high) if isinstance(d, Real) else (d.points or ()) for d in names.values()]
-    for each in itertools.product(*points):
-        chosen = {k.removeprefix(PRUNE): v for k, v in zip(names, each, strict=True)}
-        parse(PruneWeight, {**fixed, **chosen}, where)
-
-
 def factor(space: Space, kind: type[S]) -> S | None:
-    """The part of `space` that is a `kind`, None where there is none."""
+    """Return the first factor of `space` that is a `kind`, or None."""
     parts = space.factors if isinstance(space, Product) else (space,)
     return next((part for part in parts if isinstance(part, kind)), None)
 
 
 def pass_args(space: Space, params: Mapping[str, Value], seed: int = 0) -> PassArgs:
-    """The arguments of a CompressionPipeline for a point: of passes with something to do."""
+    """Return the arguments of a CompressionPipeline for a point, without passes that do nothing."""
     formats, prune = factor(space, PrecisionSpace), factor(space, PruneSpace)
     quantize = None if formats is None else formats.quantize_config(params)
     weights = None if prune is None else prune.prune_config(params, seed)
@@ -68,10 +66,7 @@ def pass_args(space: Space, params: Mapping[str, Value], seed: int = 0) -> PassA
 
 
 class CompressionSpace(Product):
-    """Number formats and pruning together; either may be left out.
-
-    `pass_args(params)` are the arguments of a CompressionPipeline.
-    """
+    """Product of number formats and pruning; one of them may be missing."""
 
     def __init__(
         self, quantize: PrecisionSpace | None = None, prune: PruneSpace | None = None
@@ -81,20 +76,20 @@ class CompressionSpace(Product):
         super().__init__(*(space for space in (quantize, prune) if space is not None))
 
     def pass_args(self, params: Mapping[str, Value], seed: int = 0) -> PassArgs:
-        """Pass name -> arguments, for the passes that have something to do."""
+        """Return the arguments of a CompressionPipeline for a point."""
         return pass_args(self, params, seed)
 
 
 @dataclass(frozen=True)
 class CompressionTable:
-    """The TOML form: a table of formats (see `PrecisionSpace`) and one of pruning."""
+    """TOML form: a table of formats (see `PrecisionSpace`) and one of pruning."""
 
     quantize: dict[str, Any] | None = None
-    prune: dict[str, Any] | None = field(default=None)
+    prune: dict[str, Any] | None = None
 
 
 def read_space(mapping: Mapping[str, Any], where: str, subject: Any = None) -> CompressionSpace:
-    """The space of a table `[space.compression]`, with tables `quantize` and `prune`."""
+    """Read a table `[space.compression]`, with tables `quantize` and `prune`."""
     table = parse(CompressionTable, mapping, where)
     quantize = prune = None
     if table.quantize is not None:

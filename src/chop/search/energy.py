@@ -1,9 +1,8 @@
-"""The energy that a machine took while something ran, where the machine tells.
+"""Energy that the machine used while a block of code ran.
 
-Processors count it themselves (RAPL, under /sys/class/powercap), NVIDIA's GPUs tell their power
-through nvidia-smi. Where neither can be read nothing is estimated: the record says why. What is
-counted is the whole of each processor and GPU, whatever else ran on it; memory, fans and other
-machines of a cluster are not in it.
+Processors count energy themselves (RAPL, under /sys/class/powercap), NVIDIA GPUs report their power
+through nvidia-smi. If neither can be read nothing is estimated: the record has the reason. The
+energy is that of whole processors and GPUs, other programs included, without memory and fans.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from typing import Any
 
 POWERCAP = Path("/sys/class/powercap")
 PACKAGES = "intel-rapl:[0-9]*"
-"""Domains of the counters; those with a second colon are parts of another."""
+"""Folders of the counters; those with a second colon are parts of another domain."""
 INTERVAL = 5.0
-"""Seconds between readings: counters wrap around after minutes, and power changes."""
+"""Seconds between readings; counters wrap around after minutes, and power changes."""
 JOULES_PER_KWH = 3.6e6
 ASK_GPU = ("nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader,nounits")
 
@@ -36,7 +35,7 @@ class Counter:
     last: int | None = None
 
     def read(self, now: float) -> None:
-        """Add what was counted since the last reading."""
+        """Add the energy since the last reading."""
         value = int((self.folder / "energy_uj").read_text())
         if self.last is not None:
             step = value - self.last
@@ -48,7 +47,7 @@ class Counter:
 
 @dataclass
 class Gauge:
-    """Joules of all GPUs since the first reading, from their power at each."""
+    """Joules of all GPUs since the first reading, from their power at each reading."""
 
     ask: Callable[[], float]
     joules: float = 0.0
@@ -65,15 +64,15 @@ class Gauge:
 
 @dataclass
 class Energy:
-    """What is being measured: `meters` by the name of what they tell of."""
+    """Measurement: `meters` by the name of their device."""
 
     meters: dict[str, Counter | Gauge] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
-    """What tells nothing -> why."""
+    """Device without a meter -> reason."""
     seconds: float = 0.0
 
     def read(self) -> None:
-        """One reading of every meter; one that fails tells nothing from then on."""
+        """Read every meter; drop those that fail."""
         for name, meter in list(self.meters.items()):
             try:
                 meter.read(time.monotonic())
@@ -82,23 +81,22 @@ class Energy:
                 self.silent[name] = f"could not be read ({type(error).__name__})"
 
     def record(self, carbon_intensity: float) -> dict[str, Any]:
-        """As plain data; `carbon_intensity` is in grams of CO2 for each kWh."""
+        """Return plain data; `carbon_intensity` is in grams of CO2 per kWh."""
         joules = {name: meter.joules for name, meter in self.meters.items()}
         total = sum(joules.values()) if joules else None
-        grams = None if total is None else total / JOULES_PER_KWH * carbon_intensity
         return {
             "seconds": self.seconds,
             "joules": total,
             "parts": joules,
             "unknown": dict(self.silent),
             "carbon_intensity": carbon_intensity,
-            "co2_grams": grams,
+            "co2_grams": None if total is None else total / JOULES_PER_KWH * carbon_intensity,
         }
 
 
 @contextlib.contextmanager
 def measure_energy(powercap: Path = POWERCAP) -> Iterator[Energy]:
-    """Measure what the machine takes while the block runs; `.record(grams_per_kwh)` afterwards."""
+    """Measure the energy of the machine while the block runs; then call `.record(…)`."""
     energy = find_meters(powercap)
     energy.read()
     done, start = threading.Event(), time.monotonic()
@@ -121,33 +119,33 @@ def measure_energy(powercap: Path = POWERCAP) -> Iterator[Energy]:
 
 
 def find_meters(powercap: Path = POWERCAP) -> Energy:
-    """What this machine tells, and what it does not."""
-    found = Energy()
+    """Return the meters of this machine, and the reasons for those that are missing."""
+    energy = Energy()
     domains = [d for d in sorted(powercap.glob(PACKAGES)) if d.name.count(":") == 1]
     for domain in domains:
         name = f"processor {domain.name.partition(':')[2]}"
         try:
             int((domain / "energy_uj").read_text())
-            found.meters[name] = Counter(domain)
+            energy.meters[name] = Counter(domain)
         except (OSError, ValueError) as error:
-            found.silent[name] = f"{domain}/energy_uj: {type(error).__name__}"
+            energy.silent[name] = f"{domain}/energy_uj: {type(error).__name__}"
     if not domains:
-        found.silent["processor"] = f"no RAPL counters in {powercap}"
+        energy.silent["processor"] = f"no RAPL counters in {powercap}"
     if shutil.which(ASK_GPU[0]) is None:
-        found.silent["GPU"] = "no nvidia-smi"
+        energy.silent["GPU"] = "no nvidia-smi"
     else:
-        found.meters["GPU"] = Gauge(gpu_watts)
-    return found
+        energy.meters["GPU"] = Gauge(gpu_watts)
+    return energy
 
 
 def gpu_watts() -> float:
-    """The power of all GPUs together."""
-    told = subprocess.run(ASK_GPU, capture_output=True, text=True, check=True, timeout=10).stdout
-    return sum(float(line) for line in told.split())
+    """Return the power of all GPUs together."""
+    text = subprocess.run(ASK_GPU, capture_output=True, text=True, check=True, timeout=10).stdout
+    return sum(float(line) for line in text.split())
 
 
 def energy_in_words(record: Mapping[str, Any]) -> str:
-    """A record as a line for people."""
+    """Return a record as one line of text."""
     unknown = "; ".join(f"{name}: {why}" for name, why in record["unknown"].items())
     if record["joules"] is None:
         return f"energy: this machine does not tell ({unknown})"

@@ -1,4 +1,4 @@
-"""Ready evaluations: what a point of a space is worth, for studies of models.
+"""Evaluations of points of model spaces.
 
 Each is a frozen dataclass that can be sent to other processes. A trial starts from its own copy of
 the subject's graph, passes through stages ("train", "compress"), and is measured at the end.
@@ -35,26 +35,26 @@ Stage = Literal["train", "compress"]
 Params = Mapping[str, Value]
 QUANTIZE = "quantize_transform_pass"
 CHECKPOINT = "model"
-"""The name of the checkpoint in a trial's folder."""
+"""Name of the checkpoint in a trial's folder."""
 MODES: dict[str, tuple[Stage, ...]] = {
     "no compression": ("train",),
     "train->compress": ("train", "compress"),
     "train->compress->train": ("train", "compress", "train"),
 }
-"""How compression and training follow each other: the three curves of a comparison."""
+"""Stages by mode: the three curves of a comparison."""
 
 
 @dataclass(frozen=True)
 class ModelEvaluator:
-    """Start from the subject, go through `stages`, measure: `{"accuracy": …, cost: …}`.
+    """Evaluator that runs `stages` on the subject's model and returns its metric and costs.
 
-    `subject`: a Subject, or a function without arguments that makes one; the latter can be sent to
-    other processes, where it is called once. `space` says what each dimension of a point means:
-    architecture, precision, pruning and training, together or alone. `costs` are names of `COSTS`.
-    `keep` exports the finished graph to the trial's folder. `recovery` are arguments of training
-    for the stages that come after compression, such as a lower learning rate.
+    `subject`: a Subject, or a function without arguments that returns one; a function can be sent
+    to other processes, where it is called once. `space`: the meaning of each dimension of a point:
+    architecture, precision, pruning and training, together or alone. `costs`: names of `COSTS`.
+    `keep`: export the finished graph to the trial's folder. `recovery`: arguments of training for
+    the stages after compression, such as a lower learning rate.
 
-    Where the architecture varies too, rules of layers that a model does not have are left out.
+    If the architecture varies too, rules for layers that a model does not have are skipped.
     """
 
     subject: Subject | Callable[[], Subject]
@@ -68,15 +68,15 @@ class ModelEvaluator:
         where = type(self).__name__
         check(f"{where}.subject", an(Subject) | FUNCTION, self.subject)
         check(f"{where}.space", an(Space), self.space)
-        check_costs(self.costs, f"{type(self).__name__}.costs")
+        check_costs(self.costs, f"{where}.costs")
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """What is done to a model before it is measured."""
+        """Stages of a model before it is measured."""
         return ()
 
     def __call__(self, params: Params, context: TrialContext) -> dict[str, float]:
-        """The objectives of a point."""
+        """Return the objectives of a point."""
         graph = self.build(params, context)
         value = float(made(self.subject).evaluate(graph))
         costs = compute_costs(graph, self.costs)
@@ -85,7 +85,7 @@ class ModelEvaluator:
         return {self.objective: value, **costs}
 
     def build(self, params: Params, context: TrialContext) -> MaseGraph:
-        """The finished model of a point: the same point and seed give the same model."""
+        """Return the finished model of a point; it depends on point and seed alone."""
         context.attribute("seed", context.seed)
         steps = itertools.count(1)
         graph = self._start(params, context)
@@ -100,7 +100,7 @@ class ModelEvaluator:
         return graph
 
     def describe(self, params: Params, seed: int = 0) -> dict[str, Any]:
-        """What a point means, as plain tables: fields, arguments of passes, training."""
+        """Return the settings of a point as tables: fields, arguments of passes and of training."""
         architecture = factor(self.space, ArchitectureSpace)
         training = factor(self.space, TrainingSpace)
         tables: dict[str, Any] = {"stages": list(self.stages), "seed": seed}
@@ -114,7 +114,7 @@ class ModelEvaluator:
         base = made(self.subject).graph(context.seed)
         architecture = factor(self.space, ArchitectureSpace)
         if architecture is None:
-            return copy.deepcopy(base)  # a user's function may give the same graph every time
+            return copy.deepcopy(base)  # a user's function may return the same graph every time
         model, inherited = architecture.build_inherited(params, context.seed)
         context.attribute("inherited", inherited.parameters)
         context.attribute("parameters", inherited.total)
@@ -138,7 +138,7 @@ def train(
     steps: Iterator[int],
     more: Mapping[str, Any],
 ) -> None:
-    """Train a model in place as the point says; each epoch is reported."""
+    """Train a model in place with the settings of the point; report each epoch."""
     subject = made(evaluator.subject)
     space = factor(evaluator.space, TrainingSpace)
     chosen = {**({} if space is None else space.training_arguments(params)), **more}
@@ -152,7 +152,11 @@ def _compress(
 ) -> MaseGraph:
     args = pass_args(evaluator.space, params, context.seed)
     if factor(evaluator.space, ArchitectureSpace) is not None and QUANTIZE in args:
-        args[QUANTIZE] = _present(args[QUANTIZE], graph)
+        rules = args[QUANTIZE]
+        if rules["by"] == "name":  # skip rules for layers that this architecture does not have
+            paths = {path for path, m in graph.modules.items() if not isinstance(m, nn.Identity)}
+            paths |= {"by", "default"}
+            args[QUANTIZE] = {key: rule for key, rule in rules.items() if key in paths}
     formats = factor(evaluator.space, PrecisionSpace)
     if formats is not None:
         context.attribute("formats", formats.layer_configs(params))
@@ -162,27 +166,19 @@ def _compress(
     return graph
 
 
-def _present(rules: Mapping[str, Any], graph: MaseGraph) -> dict[str, Any]:
-    """Without the rules by name whose layer this architecture does not have."""
-    linear = {path for path, m in graph.modules.items() if not isinstance(m, nn.Identity)}
-    kept = {"by", "default", *(linear if rules["by"] == "name" else rules)}
-    return {key: rule for key, rule in rules.items() if key in kept}
-
-
-def made(given: Subject | Callable[[], Subject]) -> Subject:
-    """The subject itself, or the one that its function makes."""
-    return given if isinstance(given, Subject) else _made(given)
+def made(subject: Subject | Callable[[], Subject]) -> Subject:
+    """Return the subject itself, or the result of its function."""
+    return subject if isinstance(subject, Subject) else _call_once(subject)
 
 
 @functools.cache
-def _made(maker: Callable[[], Subject]) -> Subject:
-    """Once in each process: it may load data."""
-    return maker()
+def _call_once(maker: Callable[[], Subject]) -> Subject:
+    return maker()  # it may load data
 
 
 @dataclass(frozen=True)
 class CompressionEvaluator(ModelEvaluator):
-    """Trains, compresses, and by `mode` trains again; see `MODES`."""
+    """Evaluator that trains and compresses, in the order of `mode`; see `MODES`."""
 
     mode: str = "train->compress->train"
 
@@ -200,8 +196,7 @@ class CompressionEvaluator(ModelEvaluator):
 
 @dataclass(frozen=True)
 class PrecisionEvaluator(ModelEvaluator):
-    """Quantises (and prunes, where the space does) a copy of a trained model; with
-    `train_after`, trains it in its formats before it is measured."""
+    """Evaluator that compresses a copy of a trained model; `train_after`: then trains it."""
 
     train_after: bool = False
 
@@ -212,7 +207,7 @@ class PrecisionEvaluator(ModelEvaluator):
 
 @dataclass(frozen=True)
 class ArchitectureEvaluator(ModelEvaluator):
-    """Builds, inherits weights, trains, measures."""
+    """Evaluator that builds a model, inherits weights and trains it."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -228,4 +223,4 @@ EVALUATORS: dict[str, Callable[..., ModelEvaluator]] = {
         CompressionEvaluator, mode="train->compress->train"
     ),
 }
-"""How a model is compressed and trained in a trial -> its evaluator."""
+"""Evaluators by the stages of a trial."""

@@ -29,7 +29,7 @@ from chop.pipelines import CompressionPipeline
 from chop.search.compression import factor
 from chop.search.costs import PREDICTED, HardwareScore, compute_costs, score_design
 from chop.search.evaluate import QUANTIZE, ModelEvaluator, Params, Stage, keep_graph, made, train
-from chop.search.hardware import HardwareSpace
+from chop.search.hardware_space import HardwareSpace
 from chop.search.trial import Pruned, TrialContext
 
 OBJECTIVES = ("frames_per_second", "predicted_lut", "predicted_dsp")

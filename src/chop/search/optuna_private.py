@@ -1,8 +1,7 @@
-"""The one place that uses what Optuna keeps to itself.
+"""All uses of private names of Optuna, which a release of Optuna may change.
 
-Everything here depends on names with an underscore, or on modules with one, which a release of
-Optuna may change. `tests/search/test_optuna_private.py` says which releases are known and fails on
-another one: look at each name of this file there, then add the release to `KNOWN_RELEASES`.
+`tests/search/test_optuna_private.py` fails on a release that is not in `KNOWN_RELEASES`. Check each
+private name of this file in that release, then add it.
 """
 
 from __future__ import annotations
@@ -23,30 +22,24 @@ from optuna.storages.journal._file import BaseJournalFileLock as BaseJournalFile
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 KNOWN_RELEASES = ("5.0",)
-"""Releases of Optuna whose private parts are as this file takes them."""
+"""Releases of Optuna that this file was checked with."""
 HISTORY = 200
-"""How many past trials TPE looks at: more cost time in every trial and change its mind little."""
-
-
-# -- numbers of studies and trials in their storage ------------------------------------------------
+"""Past trials that TPE uses; more take time in every trial and change its proposals little."""
 
 
 def study_id(study: Any) -> int:
-    """The number of a study in its storage."""
+    """Return the id of a study in its storage."""
     return int(study._study_id)
 
 
 def trial_id(trial: Trial | FrozenTrial) -> int:
-    """The number of a trial in its storage, which is not its number in the study."""
+    """Return the id of a trial in its storage, which differs from its number in the study."""
     return int(trial._trial_id)
 
 
 def reported_values(trial: Trial) -> Mapping[int, float]:
-    """Step -> the value that a running trial reported there."""
+    """Return the values that a running trial reported, by step."""
     return trial._cached_frozen_trial.intermediate_values
-
-
-# -- writes that belong together -------------------------------------------------------------------
 
 
 def insert_parameters(backend: RDBStorage, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -65,55 +58,49 @@ def set_attributes(backend: RDBStorage, trial: int, attributes: Mapping[str, Any
 
 
 def stale_trial_ids(backend: RDBStorage, study: int) -> set[int]:
-    """The trials whose heartbeats have stopped, by the server's clock."""
+    """Return the trials whose heartbeats have stopped, by the server's clock."""
     return set(backend._get_stale_trial_ids(study))
 
 
-# -- studies and samplers --------------------------------------------------------------------------
-
-
 class AskTellStudy(optuna.Study):
-    """A study driven by ask and tell, whose sampler may ask to stop."""
+    """Study driven by ask and tell, whose sampler may ask to stop."""
 
     is_stopped = False
 
     def stop(self) -> None:
-        """Remember that the sampler has nothing more to propose."""
+        """Record that the sampler has no more proposals."""
         self.is_stopped = True
 
     def _get_trials(
         self, deepcopy: bool = True, states: Any = None, use_cache: bool = False
     ) -> list[FrozenTrial]:
-        # Within a trial the list is read once: samplers ask for it anew for every dimension.
+        # Read the list once per trial: samplers use it for every dimension.
         return super()._get_trials(deepcopy, states, True)
 
     def know_trials(self, trials: list[FrozenTrial] | None) -> None:
-        """Take `trials` for the list until the next trial; None: read it when it is asked for."""
+        """Cache `trials` as the list until the next trial; None: read it on demand."""
         self._thread_local.cached_all_trials = trials
 
 
 class _RecentStudy:
-    """A study as the sampler of one trial sees it: the best and the latest of its trials."""
+    """View of a study for the sampler of one trial: its best and its latest trials."""
 
     def __init__(self, study: Any, history: int, ranks: dict[int, tuple[float, float]]) -> None:
         self._study, self._history, self._ranks = study, history, ranks
-        self._seen: list[FrozenTrial] | None = None
+        self._trials: list[FrozenTrial] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._study, name)
 
     def _get_trials(self, *args: Any, **options: Any) -> list[FrozenTrial]:
-        if self._seen is None:
-            self._seen = self._choose(self._study._get_trials(*args, **options))
-        return self._seen
-
-    def _choose(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
-        if len(trials) <= self._history:
-            return trials
-        half = self._history // 2
-        older = [t for t in trials[:-half] if t.state == TrialState.COMPLETE]
-        best = sorted(older, key=self._rank)[: self._history - half]
-        return sorted([*best, *trials[-half:]], key=lambda t: t.number)
+        if self._trials is None:
+            self._trials = trials = self._study._get_trials(*args, **options)
+            if len(trials) > self._history:
+                half = self._history // 2
+                older = [t for t in trials[:-half] if t.state == TrialState.COMPLETE]
+                best = sorted(older, key=self._rank)[: self._history - half]
+                self._trials = sorted([*best, *trials[-half:]], key=lambda t: t.number)
+        return self._trials
 
     def _rank(self, trial: FrozenTrial) -> tuple[float, float]:
         if trial.number not in self._ranks:
@@ -125,7 +112,7 @@ class _RecentStudy:
 
 
 class TPESampler(optuna.samplers.TPESampler):
-    """Optuna's, with a bound on the trials it looks back on when there is one objective."""
+    """TPE of Optuna that uses at most `history` trials if there is one objective."""
 
     def __init__(self, *, seed: int | None = None, history: int = HISTORY) -> None:
         super().__init__(seed=seed)
@@ -144,21 +131,20 @@ class TPESampler(optuna.samplers.TPESampler):
 
 
 class CmaEsSampler(optuna.samplers.CmaEsSampler):
-    """Optuna's, whose state is told anew from the trials and never stored.
+    """CMA-ES of Optuna that recomputes its state from the finished trials.
 
-    Optuna keeps a pickle of it in the study, which would run code of whoever wrote the study. The
-    state is a function of the points and values of the finished generations, which are there.
+    Optuna stores the state as a pickle in the study, which could run code of the study's author.
     """
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The next point of the generation that is under way."""
-        self._told_space, self._direction = search_space, study.direction
+        """Return the next point of the current generation."""
+        self._space, self._direction = search_space, study.direction
         return super().sample_relative(study, trial, search_space)
 
     def _restore_optimizer(self, completed_trials: list[FrozenTrial], *_: Any) -> Any:
-        transform = _SearchSpaceTransform(self._told_space, transform_step=True, transform_0_1=True)
+        transform = _SearchSpaceTransform(self._space, transform_step=True, transform_0_1=True)
         sign = 1 if self._direction == optuna.study.StudyDirection.MINIMIZE else -1
         optimizer = self._init_optimizer(transform, self._direction)
         size = optimizer.population_size
@@ -171,7 +157,7 @@ class CmaEsSampler(optuna.samplers.CmaEsSampler):
 
 
 def reseed(sampler: BaseSampler, seed: int) -> None:
-    """Seed every generator of a sampler, and of the samplers in it."""
+    """Seed every generator of a sampler, and of the samplers inside it."""
     for thing in vars(sampler).values():
         if isinstance(thing, LazyRandomState):
             thing.rng.seed(seed)

@@ -1,4 +1,4 @@
-"""Spaces of number formats: for each layer a format and its settings.
+"""Spaces of number formats: a format and its settings for each layer.
 
 >>> space = PrecisionSpace(model, {"integer": {"width": [8, 16], "frac_width": [4]}})
 >>> space.quantize_config({"fc1": "integer", "fc1.integer.width": 8, "fc2": "float"})
@@ -28,16 +28,16 @@ from chop.registry import suggest
 from chop.search.space import Choice, Dimension, Real, Space, Value, read_dimension
 
 FLOAT = "float"
-"""The choice that leaves a layer as it is."""
+"""Choice that does not quantise a layer."""
 OPERANDS = ("data_in", "weight", "bias")
-"""What a setting without an operand's name is for."""
+"""Operands of a setting without an operand in its name."""
 Settings = Mapping[str, Any]
 Formats = Mapping[str, Settings | Sequence[Settings]] | Sequence[str] | Literal["all"]
 By = Literal["name", "type", "pattern"]
 
 
 class _SearchSettings(Mapping[str, Settings]):
-    """Format -> its `search_settings`, for every format there is."""
+    """View of `FORMATS` as format -> `search_settings`."""
 
     def __getitem__(self, name: str) -> Settings:
         return FORMATS[name].search_settings
@@ -50,74 +50,64 @@ class _SearchSettings(Mapping[str, Settings]):
 
 
 DEFAULT_SETTINGS: Mapping[str, Settings] = _SearchSettings()
-"""What is searched of a format that is named without settings: what the format says of itself."""
+"""Settings to search of a format that is named without settings."""
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """A format with its settings: those that are fixed, and those to choose."""
+    """Format with its settings, fixed ones and those to choose."""
 
     name: str
     number: int
     settings: Settings
-    """All of them, in the order given."""
+    """All settings, in the order of the user."""
     choices: Mapping[str, Dimension]
     spelling: str | None = None
-    """How the format was spelled, if not by its name."""
+    """Spelling of the format by the user, if not its name."""
 
     @property
     def label(self) -> str:
-        """Its name or spelling; further alternatives of one format are numbered."""
+        """Name or spelling; further alternatives of one format are numbered."""
         label = self.spelling or self.name
         return label if self.number == 0 else f"{label}#{self.number}"
 
     def combinations(self) -> list[dict[str, Any]]:
-        """Every choice of settings; of a continuous one, its bounds."""
-        points = [_points(dimension) for dimension in self.choices.values()]
+        """Return every combination of settings; a continuous one has its two bounds."""
+        points = [
+            (d.low, d.high) if isinstance(d, Real) else d.points or ()
+            for d in self.choices.values()
+        ]
         return [
             {**self.settings, **dict(zip(self.choices, each, strict=True))}
             for each in itertools.product(*points)
         ]
 
     def config(self, settings: Settings, operands: Sequence[str]) -> dict[str, Any]:
-        """The config of a layer."""
+        """Return the config of a layer, with `width` as `data_in_width`, `weight_width` …."""
         if self.name == "bypass":
             return {"name": self.name}
-        return {"name": self.name, **_by_operand({**self.settings, **settings}, operands)}
-
-
-def _points(dimension: Dimension) -> Sequence[Value]:
-    if isinstance(dimension, Real):
-        return (dimension.low, dimension.high)
-    points = dimension.points
-    return () if points is None else points
-
-
-def _by_operand(settings: Settings, operands: Sequence[str]) -> dict[str, Any]:
-    """`width` -> `data_in_width`, `weight_width` …; a setting of one operand stands as it is."""
-    own = {k: v for k, v in settings.items() if _operand_of(k) is not None}
-    shared = {k: v for k, v in settings.items() if k not in own}
-    return {f"{operand}_{k}": v for operand in operands for k, v in shared.items()} | own
-
-
-def _operand_of(key: str) -> str | None:
-    return next((o for o in ALL_OPERANDS if key.startswith(f"{o}_")), None)
+        settings = {**self.settings, **settings}
+        prefixes = tuple(f"{operand}_" for operand in ALL_OPERANDS)
+        own = {k: v for k, v in settings.items() if k.startswith(prefixes)}
+        shared = {k: v for k, v in settings.items() if k not in own}
+        each = {f"{operand}_{k}": v for operand in operands for k, v in shared.items()}
+        return {"name": self.name, **each, **own}
 
 
 class PrecisionSpace(Space):
-    """For each layer of `subject` a number format, and its settings.
+    """Number format and settings of each layer of `subject`.
 
-    `formats`: a table of settings for each format, where a list (or a table with `low` and
-    `high`) is searched and anything else is fixed; a list of such tables gives a format's
-    alternatives; a list of names, or "all" of the registry, takes `DEFAULT_SETTINGS`. A setting
-    such as `width` is for every one of `operands`; `weight_width` is for the weight alone.
+    `formats`: a table of settings per format, in which a list (or a table with `low` and `high`) is
+    searched and other values are fixed. A list of such tables has alternatives of one format. A
+    list of names, or "all", uses `DEFAULT_SETTINGS`. A setting such as `width` is for all
+    `operands`; `weight_width` is for the weight alone.
 
-    `ops` and `targets` (paths, ends of paths, or expressions) say which layers; `by` whether each
-    layer is a choice ("name"), all layers of a type ("type"), or all that match one of the targets
-    ("pattern"). `keep_float` adds the choice to leave a layer alone. With `joint`, one dimension
-    for each layer holds format and settings together: fewer writes, and a grid.
+    `ops` and `targets` (paths, ends of paths, or expressions) select layers. `by`: one choice per
+    layer ("name"), per type of layer ("type"), or per target ("pattern"). `keep_float` adds the
+    choice not to quantise. With `joint`, one dimension per layer has format and settings together:
+    fewer writes, and a grid.
 
-    A set of settings that a format refuses is refused here.
+    Settings that a format rejects raise here.
     """
 
     def __init__(
@@ -151,11 +141,11 @@ class PrecisionSpace(Space):
 
     @property
     def size(self) -> int:
-        """The number of points: conditional settings count where they matter."""
+        """Number of points; settings of a format count only with that format."""
         return math.prod(len(self.options) for _ in self.groups)
 
     def suggest(self, trial: Any) -> dict[str, Value]:
-        """A format for each group, then the settings of that format alone."""
+        """Return a format for each group, and the settings of that format alone."""
         point: dict[str, Value] = {}
         for group in self.groups:
             point[group] = self.dimensions[group].suggest(group, trial)
@@ -168,25 +158,21 @@ class PrecisionSpace(Space):
         return point
 
     def layer_configs(self, params: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
-        """Path of each layer -> its config, `{"name": None}` for those left alone."""
-        return {
-            path: config
-            for group, paths in self.groups.items()
-            for config in (self._config(group, params),)
-            for path in paths
-        }
+        """Return the config of each layer by path; `{"name": None}` if it is not quantised."""
+        configs = {group: self._config(group, params) for group in self.groups}
+        return {path: configs[group] for group, paths in self.groups.items() for path in paths}
 
     def quantize_config(self, params: Mapping[str, Value]) -> dict[str, Any]:
-        """The arguments of quantize_transform_pass for a point; other dimensions are ignored."""
+        """Return the arguments of quantize_transform_pass for a point, without other dimensions."""
         chosen = self.layer_configs(params)
-        if self.is_by_type:  # holds for models with other layers, too
+        if self.is_by_type:  # valid for models with other layers, too
             chosen = {op: self._config(op, params) for op in self.groups}
         rules = {k: {"config": c} for k, c in chosen.items() if c["name"] is not None}
         by = "type" if self.is_by_type else "name"
         return {"by": by, "default": {"config": {"name": None}}, **rules}
 
     def uniform(self, label: str, **settings: Value) -> dict[str, Value]:
-        """The point where every group takes one format (or, where joint, one option)."""
+        """Return the point where every group has one format (or one option if joint)."""
         inner = {f"{g}.{label}.{k}": v for g in self.groups for k, v in settings.items()}
         point = {**dict.fromkeys(self.groups, label), **inner}
         self.check(point, "precision")
@@ -197,8 +183,8 @@ class PrecisionSpace(Space):
             raise ConfigError(f"precision: the point has no '{group}'. {suggest(group, params)}")
         chosen = str(params[group])
         if chosen not in self.dimensions[group]:
-            known = [str(label) for label in self.dimensions[group].points or ()]
-            raise ConfigError(f"precision: '{group}' is '{chosen}'. {suggest(chosen, known)}")
+            labels = [str(label) for label in self.dimensions[group].points or ()]
+            raise ConfigError(f"precision: '{group}' is '{chosen}'. {suggest(chosen, labels)}")
         if self.joint:
             return dict(self.options[chosen])
         if chosen == FLOAT:
@@ -209,64 +195,50 @@ class PrecisionSpace(Space):
         return alternative.config(settings, self.operands)
 
 
-# -- reading what was given ---------------------------------------------------------------------
-
-
 def _alternatives(formats: Formats, where: str) -> list[Alternative]:
     if isinstance(formats, str):
         if formats != "all":
             raise ConfigError(f"{where}.formats: expected 'all', names or tables, got '{formats}'.")
         formats = DEFAULT_SETTINGS
-    if not isinstance(formats, Mapping):
-        formats = {name: _default_settings(name) for name in formats}
-    found = []
-    for text, given in formats.items():
+    if not isinstance(formats, Mapping):  # a spelling has its settings in it
+        formats = {name: DEFAULT_SETTINGS[name] if name in FORMATS else {} for name in formats}
+    alternatives = []
+    for text, tables in formats.items():
         form, spelled = spelled_settings(text, f"{where}.formats")
-        label = None if text in FORMATS else text
-        tables = [given] if isinstance(given, Mapping) else list(given)
-        found += [
-            _alternative(form.name, i, {**spelled, **t}, f"{where}.formats", label)
-            for i, t in enumerate(tables)
-        ]
-    if not found:
+        spelling = None if text in FORMATS else text
+        for number, table in enumerate([tables] if isinstance(tables, Mapping) else tables):
+            settings = {**spelled, **table}
+            choices = {
+                key: read_dimension(value, f"{where}.formats.{form.name}.{key}")
+                for key, value in settings.items()
+                if isinstance(value, list | tuple | Mapping | Dimension)
+            }
+            alternatives.append(Alternative(form.name, number, settings, choices, spelling))
+    if not alternatives:
         raise ConfigError(f"{where}.formats: no format is given. {suggest('', FORMATS)}")
-    return found
+    return alternatives
 
 
-def _default_settings(name: str) -> Settings:
-    """Return what is searched of a format; one that is spelled out has its settings."""
-    return DEFAULT_SETTINGS[name] if name in FORMATS else {}
-
-
-def _alternative(
-    name: str, number: int, settings: Settings, where: str, spelling: str | None
-) -> Alternative:
-    choices = {
-        key: read_dimension(value, f"{where}.{name}.{key}")
-        for key, value in settings.items()
-        if isinstance(value, list | tuple | Mapping | Dimension)
-    }
-    return Alternative(name, number, dict(settings), choices, spelling)
-
-
-def _check_settings(found: Iterable[Alternative], operands: Sequence[str], where: str) -> None:
-    """Every combination must be a config that quantised layers take."""
-    for alternative in found:
+def _check_settings(
+    alternatives: Iterable[Alternative], operands: Sequence[str], where: str
+) -> None:
+    """Raise unless quantised layers accept every combination of settings."""
+    for alternative in alternatives:
         for settings in alternative.combinations():
             path = f"{where}.formats.{alternative.label}"
             try:
                 operand_quantizers(alternative.config(settings, operands), OPERANDS, path)
             except ConfigError as error:
-                given = ", ".join(f"{k}={v}" for k, v in settings.items())
-                raise ConfigError(f"{error} (with {given or 'no settings'})") from error
+                text = ", ".join(f"{k}={v}" for k, v in settings.items())
+                raise ConfigError(f"{error} (with {text or 'no settings'})") from error
 
 
 def _options(
-    found: Iterable[Alternative], operands: Sequence[str], keep_float: bool
+    alternatives: Iterable[Alternative], operands: Sequence[str], keep_float: bool
 ) -> dict[str, dict[str, Any]]:
-    """Label of each format with settings -> config."""
+    """Return the config of each format with settings, by label."""
     options: dict[str, dict[str, Any]] = {FLOAT: {"name": None}} if keep_float else {}
-    for alternative in found:
+    for alternative in alternatives:
         for settings in alternative.combinations():
             inner = ", ".join(f"{k}={v}" for k, v in settings.items())
             label = f"{alternative.name}({inner})" if inner else alternative.name
@@ -277,17 +249,17 @@ def _options(
 
 
 def _dimensions(space: PrecisionSpace, labels: list[str]) -> dict[str, Dimension]:
-    found: dict[str, Dimension] = {}
+    dimensions: dict[str, Dimension] = {}
     for group in space.groups:
-        found[group] = Choice(tuple(labels))
+        dimensions[group] = Choice(tuple(labels))
         for alternative in () if space.joint else space.alternatives.values():
             start = f"{group}.{alternative.label}"
-            found |= {f"{start}.{key}": d for key, d in alternative.choices.items()}
-    return found
+            dimensions |= {f"{start}.{key}": d for key, d in alternative.choices.items()}
+    return dimensions
 
 
 def _layers(subject: MaseGraph | nn.Module, ops: Sequence[str], where: str) -> dict[str, str]:
-    """Path of each layer that can be quantised -> its op, in order."""
+    """Return the op of each layer that can be quantised, by path, in order."""
     for op in ops:
         if op not in OPS:
             raise ConfigError(f"{where}.ops: unknown op '{op}'. {suggest(op, OPS)}")
@@ -299,10 +271,10 @@ def _layers(subject: MaseGraph | nn.Module, ops: Sequence[str], where: str) -> d
     if isinstance(subject, MaseGraph):  # in order of execution
         called = [str(n.target) for n in subject.fx_graph.nodes if n.op == "call_module"]
         named = {name: named[name] for name in called if name in named}
-    found = {n: str(_op_name(m)) for n, m in named.items() if _op_name(m) in ops}
-    if not found:
+    layers = {n: str(_op_name(m)) for n, m in named.items() if _op_name(m) in ops}
+    if not layers:
         raise ConfigError(f"{where}: the model has no {' or '.join(ops)} to quantise.")
-    return found
+    return layers
 
 
 def _op_name(module: nn.Module) -> str | None:
@@ -313,7 +285,7 @@ def _op_name(module: nn.Module) -> str | None:
 def _groups(
     by: By, layers: Mapping[str, str], targets: Sequence[str] | None, where: str
 ) -> dict[str, list[str]]:
-    """Which layers share a choice."""
+    """Return the layers that share a choice."""
     if by not in ("name", "type", "pattern"):
         raise ConfigError(f"{where}.by: expected name, type or pattern, got {by!r}.")
     if by == "pattern" and targets is None:
@@ -327,7 +299,7 @@ def _groups(
 
 @dataclass(frozen=True)
 class PrecisionTable:
-    """The TOML form: arguments of `PrecisionSpace`."""
+    """TOML form of the arguments of `PrecisionSpace`."""
 
     formats: Any = "all"
     by: By = "name"
@@ -339,7 +311,5 @@ class PrecisionTable:
 
 
 def read_space(mapping: Mapping[str, Any], where: str, subject: Any = None) -> PrecisionSpace:
-    """The space of a table `[space.precision]`, over the layers of `subject`."""
-    table = parse(PrecisionTable, mapping, where)
-    options = {k: v for k, v in vars(table).items() if k != "formats"}
-    return PrecisionSpace(subject, table.formats, where=where, **options)
+    """Read a table `[space.precision]` for the layers of `subject`."""
+    return PrecisionSpace(subject, where=where, **vars(parse(PrecisionTable, mapping, where)))

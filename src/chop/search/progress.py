@@ -1,4 +1,4 @@
-"""How far a search is, and showing it: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a search, shown as a bar on a terminal and as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from chop.actions.trials import COPIED_FROM, TrialRecord, best_trial, pareto_front
+from chop.actions.trials import TrialRecord, best_trial, evaluated, failures, pareto_front
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A search at one moment."""
+    """State of a search at one moment."""
 
     name: str
     total: int
@@ -26,23 +26,21 @@ class Progress:
 
     @property
     def finished(self) -> int:
-        """Evaluations that are done: complete, failed or pruned; copies do not count."""
-        ended = [t for t in self.trials if t["state"] != "running"]
-        return sum(COPIED_FROM not in t["attributes"] for t in ended)
+        """Finished evaluations: complete, failed or pruned, without copies."""
+        return sum(t["state"] != "running" for t in evaluated(self.trials))
 
     @property
     def failed(self) -> int:
-        """How many of them failed."""
-        failed = [t for t in self.trials if t["state"] == "failed"]
-        return sum(COPIED_FROM not in t["attributes"] for t in failed)
+        """Failed evaluations, without copies."""
+        return len(failures(self.trials))
 
     @property
     def best(self) -> TrialRecord | None:
-        """The best trial by the first objective."""
+        """Best trial by the first objective."""
         return best_trial(self.trials, self.objectives)
 
     def describe(self) -> str:
-        """The best so far in a few words: `best accuracy 0.874 (trial 12)`."""
+        """Return the best trial so far as text: `best accuracy 0.874 (trial 12)`."""
         best = self.best
         if best is None:
             return "no result yet"
@@ -54,7 +52,7 @@ class Progress:
 
 
 class ProgressBar:
-    """Shows a search's progress; give it as `on_progress`."""
+    """Display of a search's progress, to pass as `on_progress`."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -62,26 +60,17 @@ class ProgressBar:
         self._last = float("-inf")
 
     def __call__(self, progress: Progress) -> None:
-        """Show where the search is now."""
+        """Show the progress."""
+        finished, total = progress.finished, progress.total
         if self._stream.isatty():
-            self._draw(progress)
-        else:
-            self._write(progress)
-
-    def _draw(self, progress: Progress) -> None:
-        if self._bar is None:
-            self._bar = tqdm(
-                total=progress.total, file=self._stream, desc=progress.name, unit="trial"
-            )
-        self._bar.n = progress.finished
-        self._bar.set_postfix_str(progress.describe())
-        if progress.finished >= progress.total:
-            self._bar.close()
-
-    def _write(self, progress: Progress) -> None:
-        is_last = progress.finished >= progress.total
-        if is_last or time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
+            if self._bar is None:
+                self._bar = tqdm(total=total, file=self._stream, desc=progress.name, unit="trial")
+            self._bar.n = finished
+            self._bar.set_postfix_str(progress.describe())
+            if finished >= total:
+                self._bar.close()
+        elif finished >= total or time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
-            done = f"{progress.finished}/{progress.total}"
-            self._stream.write(f"{progress.name}: {done} trials, {progress.describe()}\n")
+            text = f"{finished}/{total} trials, {progress.describe()}"
+            self._stream.write(f"{progress.name}: {text}\n")
             self._stream.flush()

@@ -1,8 +1,7 @@
-"""Which trials of a search with several objectives are not worth finishing.
+"""Pruning rules for searches with several objectives, which Optuna's pruners do not support.
 
-Optuna's pruners know one objective. These compare what trials reported at the same step: by the
-first objective, or by what each adds to the volume that the front of all of them dominates. The
-other objectives of a trial, such as its bytes, are often known before it is trained.
+They compare the reports of trials at the same step: by the first objective, or by the hypervolume
+that each trial adds to the front. Other objectives, such as bytes, are often known before training.
 
 >>> rank_by_hypervolume([(0.9, -8.0), (0.8, -4.0), (0.7, -8.0)])
 [1, 0, 2]
@@ -17,35 +16,40 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 Scores = tuple[float, ...]
-"""Values of objectives, turned so that more is better; the first is what was reported."""
+"""Values of objectives, signed so that more is better; the first is the reported one."""
 Reports = Mapping[int, Scores]
-"""What a trial reported: step -> scores."""
+"""Reports of a trial: step -> scores."""
 Rank = Callable[[Sequence[Scores]], list[int]]
-"""The place of each of several scores, 0 the best."""
+"""Function that returns the place of each score, 0 the best."""
 HALVING, HYPERBAND = 4, 3
-"""Of so many trials at a rung, one goes on; rungs are so many times apart."""
+"""Ratio `eta`: one of `eta` trials passes a rung, and the steps of rungs grow by `eta`."""
 STARTUP = 5
-"""Trials that must have reported before one is held against their median."""
+"""Trials that must have reported before the median rule ends one."""
 
 
 def rank_by_first(scores: Sequence[Scores]) -> list[int]:
-    """Places by the first objective alone; of equals the earlier is before."""
+    """Return places by the first objective alone; of equals the earlier is first."""
     order = sorted(range(len(scores)), key=lambda i: -scores[i][0])
     return _places(order)
 
 
 def rank_by_hypervolume(scores: Sequence[Scores]) -> list[int]:
-    """Places by fronts, and in a front by the volume that only this one dominates.
+    """Return places by fronts, and within a front by the volume that only one trial dominates.
 
-    Where objectives beside the first are not known of all, the first decides.
+    If the other objectives of some trial are unknown, the first objective decides.
     """
     if len({len(each) for each in scores}) > 1 or len(scores[0]) == 1:
         return rank_by_first(scores)
-    corner = tuple(_below(column) for column in zip(*scores, strict=True))
+    columns = [(min(column), max(column)) for column in zip(*scores, strict=True)]
+    # a little worse than the worst, so that the ends of a front count
+    corner = tuple(low - 0.1 * ((high - low) or 1.0) for low, high in columns)
     rest, order = list(range(len(scores))), []
     while rest:
-        front = [i for i in rest if not any(_beats(scores[j], scores[i]) for j in rest)]
-        own = {i: _exclusive(i, front, scores, corner) for i in front}
+        front = [i for i in rest if not any(_dominates(scores[j], scores[i]) for j in rest)]
+        own = {}
+        for i in front:
+            others = [scores[j] for j in front if j != i]
+            own[i] = hypervolume([*others, scores[i]], corner) - hypervolume(others, corner)
         order += sorted(front, key=lambda i: -own[i])
         rest = [i for i in rest if i not in own]
     return _places(order)
@@ -58,24 +62,12 @@ def _places(order: Sequence[int]) -> list[int]:
     return places
 
 
-def _below(column: Sequence[float]) -> float:
-    """A bound a little worse than the worst, so that the ends of a front count."""
-    return min(column) - 0.1 * ((max(column) - min(column)) or 1.0)
-
-
-def _beats(one: Scores, other: Scores) -> bool:
+def _dominates(one: Scores, other: Scores) -> bool:
     return one != other and all(a >= b for a, b in zip(one, other, strict=True))
 
 
-def _exclusive(
-    number: int, front: Sequence[int], scores: Sequence[Scores], corner: Scores
-) -> float:
-    others = [scores[i] for i in front if i != number]
-    return hypervolume([*others, scores[number]], corner) - hypervolume(others, corner)
-
-
 def hypervolume(points: Sequence[Scores], corner: Scores) -> float:
-    """The volume between `corner` and the points, which are all above it, by slices.
+    """Return the volume between `corner` and the points, which are all above it.
 
     >>> hypervolume([(2.0, 1.0), (1.0, 2.0)], (0.0, 0.0))
     3.0
@@ -94,11 +86,10 @@ def hypervolume(points: Sequence[Scores], corner: Scores) -> float:
 
 @dataclass(frozen=True)
 class RungRule:
-    """Of the trials that reached a rung, the best share goes on; the others end there.
+    """Rule by which the best 1/`eta` of the trials at a rung continue, and the others end.
 
-    `brackets`: trials are dealt, by their number, to schedules whose first rung comes later and
-    later, so that those that start slowly get their time, too. Fewer than `eta` trials at a rung
-    are too few to choose from.
+    `brackets`: the trial number selects a schedule, whose first rung comes earlier or later, so
+    that trials that improve slowly have a chance. No trial ends at a rung with less than `eta`.
     """
 
     rank: Rank = rank_by_first
@@ -106,32 +97,29 @@ class RungRule:
     brackets: bool = True
 
     def ends(self, number: int, step: int, own: Reports, others: Sequence[Reports]) -> bool:
-        """Whether trial `number`, which has just reported at `step`, ends there."""
-        rung = self._rung(step)
+        """Return True if trial `number`, which has just reported at `step`, ends there."""
+        rung = self._rung_at_most(step)
         longest = max((max(reports, default=1) for reports in others), default=step)
         count = max(1, self._rung_at_most(longest)) if self.brackets else 1
-        if rung is None or rung < zlib.crc32(str(number).encode()) % count:
+        is_rung = step >= 1 and self.eta**rung == step
+        if not is_rung or rung < zlib.crc32(str(number).encode()) % count:
             return False
         there = [own[step], *(reports[step] for reports in others if step in reports)]
         if len(there) < self.eta:
             return False
         return self.rank(there)[0] >= max(1, len(there) // self.eta)
 
-    def _rung(self, step: int) -> int | None:
-        """The number of the rung at `step`: 1, eta, eta squared …; None between rungs."""
-        number = self._rung_at_most(step)
-        return number if step >= 1 and self.eta**number == step else None
-
     def _rung_at_most(self, step: int) -> int:
+        """Return the number of the last rung up to `step`; rungs are at powers of `eta`."""
         return math.floor(math.log(step, self.eta) + 1e-9) if step >= 1 else 0
 
 
 @dataclass(frozen=True)
 class MedianRule:
-    """A trial ends where it is worse, in the first objective, than half of the others were."""
+    """Rule that ends a trial whose first objective is below the median at the same step."""
 
     def ends(self, number: int, step: int, own: Reports, others: Sequence[Reports]) -> bool:
-        """Whether trial `number`, which has just reported at `step`, ends there."""
+        """Return True if trial `number`, which has just reported at `step`, ends there."""
         there = [reports[step][0] for reports in others if step in reports]
         return len(there) >= STARTUP and own[step][0] < statistics.median(there)
 
@@ -143,4 +131,4 @@ RULES: Mapping[str, Rule] = {
     "successive_halving": RungRule(eta=HALVING, brackets=False),
     "hypervolume": RungRule(rank_by_hypervolume),
 }
-"""Pruner -> its rule where there are several objectives."""
+"""Rules for several objectives, by the name of the pruner."""

@@ -1,15 +1,16 @@
-"""Samplers and pruners by name, checked against the space and the objectives they are for."""
+"""Samplers and pruners by name, checked against the space and the objectives."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import optuna
 from optuna.distributions import (
@@ -20,7 +21,7 @@ from optuna.distributions import (
 )
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from chop.errors import ConfigError, MissingDependencyError
 from chop.registry import Registry
@@ -30,43 +31,39 @@ from chop.search.space import Choice, Dimension, Integer, Space, Value
 from chop.search.trial import trial_seed
 
 LARGEST_GRID = 1_000_000
+"""Points; the grid sampler stores their order."""
 
 
 def distribution(dimension: Dimension) -> BaseDistribution:
-    """The dimension as Optuna stores it."""
+    """Return the dimension as Optuna stores it."""
     if isinstance(dimension, Choice):
         return CategoricalDistribution(dimension.values)
     if isinstance(dimension, Integer):
-        return IntDistribution(
-            dimension.low, dimension.high, log=dimension.log, step=dimension.step
-        )
-    return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+        return IntDistribution(**vars(dimension))
+    return FloatDistribution(**vars(dimension))
 
 
 class GridSampler(BaseSampler):
     """Every point of a finite space once, in an order that `seed` shuffles.
 
-    The number of a trial says which point it is, so workers need not agree on anything and a
-    search that goes on after a kill takes the next one.
+    The trial number determines the point, so workers need no coordination and a search can resume.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
         self._points = {name: list(d.points or ()) for name, d in space.dimensions.items()}
-        size = 1
-        for points in self._points.values():
-            size *= len(points)
+        size = math.prod(map(len, self._points.values()))
         self._order = random.Random(seed).sample(range(size), size)
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Nothing: each dimension is looked up on its own."""
+        """Return no dimension: each is sampled independently."""
         return {}
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Nothing, as above."""
+        """Return no value: each dimension is sampled independently."""
         return {}
 
     def sample_independent(
@@ -76,7 +73,7 @@ class GridSampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """The digit of dimension `param_name` in the number of the point."""
+        """Return the value of `param_name`: its digit in the number of the point."""
         rest = self._order[trial.number % len(self._order)]
         for name, points in self._points.items():
             rest, digit = divmod(rest, len(points))
@@ -86,71 +83,52 @@ class GridSampler(BaseSampler):
 
 
 class BruteForceSampler(optuna.samplers.BruteForceSampler):
-    """Optuna's, without its own test of the end: the search knows when every point is done."""
+    """Brute force of Optuna without its own end test: the search knows when all points are done."""
 
-    def after_trial(
-        self,
-        study: optuna.Study,
-        trial: FrozenTrial,
-        state: TrialState,
-        values: Sequence[float] | None,
-    ) -> None:
-        """Nothing."""
+    def after_trial(self, *_: Any) -> None:
+        """Do nothing."""
 
 
 class SeededSampler(BaseSampler):
-    """A sampler that draws trial n of a study the same way whoever asks and whatever came between.
+    """Sampler that draws trial n of a study in the same way in every worker.
 
-    The generators are seeded anew for every trial. The threads of torch, which the Gaussian
-    process uses, are held at one while it samples: with several workers on a machine they would
-    stand in each other's way.
+    It seeds the generators for every trial. Torch, which the Gaussian process uses, has one thread
+    while it samples: the threads of several workers would slow each other down.
     """
 
     def __init__(self, inner: BaseSampler, study: str, seed: int) -> None:
         self.inner, self._study, self._seed = inner, study, seed
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        """Seed, then what the inner sampler does."""
+        """Seed the generators, then call the inner sampler."""
         reseed(self.inner, trial_seed(f"{self._study}/sampler/{self._seed}", trial.number))
         self.inner.before_trial(study, trial)
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """The inner sampler's."""
+        """Call the inner sampler."""
         return self.inner.infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The inner sampler's."""
+        """Call the inner sampler with one thread."""
         with one_thread():
             return self.inner.sample_relative(study, trial, search_space)
 
-    def sample_independent(
-        self,
-        study: optuna.Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """The inner sampler's."""
-        return self.inner.sample_independent(study, trial, param_name, param_distribution)
+    def sample_independent(self, *args: Any) -> Any:
+        """Call the inner sampler."""
+        return self.inner.sample_independent(*args)
 
-    def after_trial(
-        self,
-        study: optuna.Study,
-        trial: FrozenTrial,
-        state: TrialState,
-        values: Sequence[float] | None,
-    ) -> None:
-        """What the inner sampler does."""
-        self.inner.after_trial(study, trial, state, values)
+    def after_trial(self, *args: Any) -> None:
+        """Call the inner sampler."""
+        self.inner.after_trial(*args)
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Hold torch at one thread, where torch is loaded."""
+    """Limit torch to one thread, if torch is loaded."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
@@ -163,90 +141,67 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-MakeSampler: TypeAlias = Callable[[Space, int], BaseSampler]
-
-
 @dataclass(frozen=True)
 class SamplerKind:
-    """How a sampler is made, and what it asks for."""
+    """Summary of a sampler, its constructor from space and seed, and its requirements."""
 
-    make: MakeSampler
+    label: str
+    make: Callable[[Space, int], BaseSampler]
     needs_finite: bool = False
     needs_numbers: bool = False
     one_objective: bool = False
     packages: tuple[str, ...] = ()
 
 
+def _seeded(cls: Callable[..., BaseSampler], **options: Any) -> Callable[..., BaseSampler]:
+    return lambda _, seed: cls(seed=seed, **options)
+
+
+_QUIET = {"warn_independent_sampling": False}
 SAMPLERS: Registry[SamplerKind] = Registry("sampler")
-"""Every sampler by its name."""
-
-
-def sampler_kind(name: str, *aliases: str, **needs: Any) -> Callable[[MakeSampler], MakeSampler]:
-    """Register a function of space and seed as the sampler `name`; `needs` as in `SamplerKind`."""
-
-    def add(make: MakeSampler) -> MakeSampler:
-        SAMPLERS.register(name, SamplerKind(make, **needs), aliases)
-        return make
-
-    return add
-
-
-@sampler_kind("grid", needs_finite=True)
-def _grid(space: Space, seed: int) -> BaseSampler:
-    """Every point of a finite space once."""
-    return GridSampler(space, seed)
-
-
-@sampler_kind("random")
-def _random(space: Space, seed: int) -> BaseSampler:
-    """Points drawn independently."""
-    return optuna.samplers.RandomSampler(seed=seed)
-
-
-@sampler_kind("tpe")
-def _tpe(space: Space, seed: int) -> BaseSampler:
-    """Tree-structured Parzen estimator: points like the good ones, unlike the bad ones."""
-    return TPESampler(seed=seed)
-
-
-@sampler_kind("nsga2", "nsga-ii")
-def _nsga2(space: Space, seed: int) -> BaseSampler:
-    """Genetic, for several objectives."""
-    return optuna.samplers.NSGAIISampler(seed=seed)
-
-
-@sampler_kind("nsga3", "nsga-iii")
-def _nsga3(space: Space, seed: int) -> BaseSampler:
-    """Genetic, for many objectives, with reference points."""
-    return optuna.samplers.NSGAIIISampler(seed=seed)
-
-
-@sampler_kind("gp", packages=("torch", "scipy"))
-def _gp(space: Space, seed: int) -> BaseSampler:
-    """Gaussian process: the point of the highest expected improvement."""
-    return optuna.samplers.GPSampler(seed=seed)
-
-
-@sampler_kind("cmaes", "cma-es", needs_numbers=True, one_objective=True, packages=("cmaes",))
-def _cmaes(space: Space, seed: int) -> BaseSampler:
-    """Evolution of a normal distribution over numbers."""
-    return CmaEsSampler(seed=seed, warn_independent_sampling=False)
-
-
-@sampler_kind("qmc", packages=("scipy",))
-def _qmc(space: Space, seed: int) -> BaseSampler:
-    """A quasi-random sequence, more even than random."""
-    return optuna.samplers.QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False)
-
-
-@sampler_kind("brute", needs_finite=True)
-def _brute(space: Space, seed: int) -> BaseSampler:
-    """Every point of a space with conditions once."""
-    return BruteForceSampler(seed=seed)
+"""Samplers by name. To add one: `SAMPLERS.register(name, SamplerKind(…), aliases)`."""
+for _names, _kind in {
+    ("grid",): SamplerKind("Every point of a finite space once.", GridSampler, needs_finite=True),
+    ("random",): SamplerKind("Points drawn independently.", _seeded(optuna.samplers.RandomSampler)),
+    ("tpe",): SamplerKind(
+        "Tree-structured Parzen estimator: points like the good ones, unlike the bad ones.",
+        _seeded(TPESampler),
+    ),
+    ("nsga2", "nsga-ii"): SamplerKind(
+        "Genetic, for several objectives.", _seeded(optuna.samplers.NSGAIISampler)
+    ),
+    ("nsga3", "nsga-iii"): SamplerKind(
+        "Genetic, for many objectives, with reference points.",
+        _seeded(optuna.samplers.NSGAIIISampler),
+    ),
+    ("gp",): SamplerKind(
+        "Gaussian process: the point of the highest expected improvement.",
+        _seeded(optuna.samplers.GPSampler),
+        packages=("torch", "scipy"),
+    ),
+    ("cmaes", "cma-es"): SamplerKind(
+        "Evolution of a normal distribution over numbers.",
+        _seeded(CmaEsSampler, **_QUIET),
+        needs_numbers=True,
+        one_objective=True,
+        packages=("cmaes",),
+    ),
+    ("qmc",): SamplerKind(
+        "Quasi-random sequence, more even than random.",
+        _seeded(optuna.samplers.QMCSampler, scramble=True, **_QUIET),
+        packages=("scipy",),
+    ),
+    ("brute",): SamplerKind(
+        "Every point of a space with conditions once.",
+        _seeded(BruteForceSampler),
+        needs_finite=True,
+    ),
+}.items():
+    SAMPLERS.register(_names[0], _kind, _names[1:])
 
 
 PRUNERS: Registry[Callable[[], BasePruner]] = Registry("pruner")
-"""Add a row: name and how it is made."""
+"""Constructors of pruners by name."""
 PRUNERS.register("none", optuna.pruners.NopPruner)
 PRUNERS.register("median", optuna.pruners.MedianPruner)
 PRUNERS.register("hyperband", optuna.pruners.HyperbandPruner)
@@ -258,7 +213,7 @@ PRUNERS.check(RULES, "pruning.RULES")
 def make_sampler(
     sampler: str | BaseSampler, space: Space, objectives: int, *, study: str, seed: int
 ) -> BaseSampler:
-    """The sampler called `sampler`, or `sampler` itself when it is one of Optuna's."""
+    """Return the sampler called `sampler`, or `sampler` itself if it is an object of Optuna."""
     if isinstance(sampler, optuna.samplers.CmaEsSampler) and not isinstance(sampler, CmaEsSampler):
         raise ConfigError(
             "sampler: Optuna's CmaEsSampler runs pickles that it finds in the study. "
@@ -304,13 +259,13 @@ def _check_sampler(name: str, kind: SamplerKind, space: Space, objectives: int) 
 
 
 def make_pruner(pruner: str | BasePruner, objectives: int) -> BasePruner:
-    """The pruner called `pruner`, or `pruner` itself when it is one of Optuna's.
+    """Return the pruner called `pruner`, or `pruner` itself if it is an object of Optuna.
 
-    With several objectives those called by name are rules of ours, and Optuna prunes nothing.
+    With several objectives names refer to `pruning.RULES`, and Optuna prunes nothing.
     """
-    made = pruner if isinstance(pruner, BasePruner) else PRUNERS[pruner]()
-    if objectives == 1 or isinstance(made, optuna.pruners.NopPruner):
-        return made
+    optuna_pruner = pruner if isinstance(pruner, BasePruner) else PRUNERS[pruner]()
+    if objectives == 1 or isinstance(optuna_pruner, optuna.pruners.NopPruner):
+        return optuna_pruner
     if isinstance(pruner, str) and PRUNERS.canonical(pruner) in RULES:
         return optuna.pruners.NopPruner()
     shown = pruner if isinstance(pruner, str) else type(pruner).__name__
@@ -321,32 +276,32 @@ def make_pruner(pruner: str | BasePruner, objectives: int) -> BasePruner:
 
 
 def pruning_rule(pruner: str | BasePruner, objectives: int) -> Rule | None:
-    """The rule of ours by which a search with several objectives prunes; None where none does."""
+    """Return the rule that prunes a search with several objectives, or None."""
     is_ours = objectives > 1 and isinstance(pruner, str)
     return RULES.get(PRUNERS.canonical(str(pruner))) if is_ours else None
 
 
 class RandomTrial:
-    """Answers like a trial whose sampler is a die: for points drawn outside a study."""
+    """Trial with uniform random values, for points outside a study."""
 
     def __init__(self, generator: random.Random) -> None:
         self._generator = generator
         self.params: dict[str, Value] = {}
 
     def suggest_categorical(self, name: str, choices: Sequence[Value]) -> Value:
-        """One of `choices`."""
-        return self._keep(name, self._generator.choice(list(choices)))
+        """Return one of `choices`."""
+        return self._store(name, self._generator.choice(list(choices)))
 
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
     ) -> Value:
-        """A whole number from `low` to `high`."""
-        return self._keep(name, self._generator.choice(range(low, high + 1, step)))
+        """Return an integer from `low` to `high`."""
+        return self._store(name, self._generator.choice(range(low, high + 1, step)))
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> Value:
-        """A number from `low` to `high`."""
-        return self._keep(name, self._generator.uniform(low, high))
+        """Return a number from `low` to `high`."""
+        return self._store(name, self._generator.uniform(low, high))
 
-    def _keep(self, name: str, value: Value) -> Value:
+    def _store(self, name: str, value: Value) -> Value:
         self.params[name] = value
         return value

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,12 +20,12 @@ from chop.registry import Registry, suggest
 from chop.search import submodule
 
 Value: TypeAlias = str | int | float | bool | None
-"""What a dimension may hold: anything JSON keeps as it is."""
+"""Value of a dimension: anything that JSON stores unchanged."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a few values, in no order."""
+    """Unordered set of values."""
 
     values: tuple[Value, ...]
 
@@ -49,9 +49,8 @@ class Choice:
         return self.values
 
     def suggest(self, name: str, trial: Any) -> Value:
-        """What `trial`'s sampler chooses."""
-        chosen: Value = trial.suggest_categorical(name, self.values)
-        return chosen
+        """Return the value that `trial`'s sampler chooses."""
+        return trial.suggest_categorical(name, self.values)  # type: ignore[no-any-return]
 
     def __contains__(self, value: object) -> bool:
         return value in self.values
@@ -59,7 +58,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Integer:
-    """A whole number from `low` to `high`, both included, in steps of `step`."""
+    """Integers from `low` to `high`, both included, in steps of `step`."""
 
     low: int
     high: int
@@ -81,7 +80,7 @@ class Integer:
         return range(self.low, self.high + 1, self.step)
 
     def suggest(self, name: str, trial: Any) -> int:
-        """What `trial`'s sampler chooses."""
+        """Return the value that `trial`'s sampler chooses."""
         return int(trial.suggest_int(name, self.low, self.high, step=self.step, log=self.log))
 
     def __contains__(self, value: object) -> bool:
@@ -90,7 +89,7 @@ class Integer:
 
 @dataclass(frozen=True)
 class Real:
-    """A number from `low` to `high`; with `log`, its logarithm is what is spread evenly."""
+    """Numbers from `low` to `high`; `log`: uniform in the logarithm."""
 
     low: float
     high: float
@@ -102,11 +101,11 @@ class Real:
 
     @property
     def points(self) -> Sequence[float] | None:
-        """None: there is no list of them, unless both bounds are equal."""
+        """None: a range has no list of values, unless both bounds are equal."""
         return (self.low,) if self.low == self.high else None
 
     def suggest(self, name: str, trial: Any) -> float:
-        """What `trial`'s sampler chooses."""
+        """Return the value that `trial`'s sampler chooses."""
         return float(trial.suggest_float(name, self.low, self.high, log=self.log))
 
     def __contains__(self, value: object) -> bool:
@@ -125,10 +124,9 @@ def _check_bounds(low: float, high: float, log: bool, kind: str) -> None:
 
 
 class Space:
-    """Named dimensions; a point is one value for each.
+    """Named dimensions; a point has one value for each.
 
-    A subclass may override `suggest` to ask for a dimension only where another's value makes it
-    matter, and `size` with it: what `suggest` returns is the point.
+    A subclass may override `suggest`, to skip dimensions that do not apply to a point, and `size`.
     """
 
     def __init__(self, dimensions: Mapping[str, Dimension]) -> None:
@@ -142,23 +140,23 @@ class Space:
 
     @property
     def dimensions(self) -> Mapping[str, Dimension]:
-        """Every dimension that `suggest` may ask for, by name."""
+        """Every dimension that `suggest` may use, by name."""
         return self._dimensions
 
     @property
     def size(self) -> int | None:
-        """The number of points; None when a dimension is continuous."""
+        """Number of points; None if a dimension is continuous."""
         points = [dimension.points for dimension in self.dimensions.values()]
         if any(each is None for each in points):
             return None
         return math.prod(len(each) for each in points if each is not None)
 
     def suggest(self, trial: Any) -> dict[str, Value]:
-        """A point chosen by `trial`'s sampler; `trial` is an Optuna trial or answers like one."""
+        """Return a point chosen by the sampler of `trial`, which is like an Optuna trial."""
         return {name: d.suggest(name, trial) for name, d in self.dimensions.items()}
 
     def check(self, point: Mapping[str, Value], where: str) -> None:
-        """Refuse a point with a name or a value this space does not have."""
+        """Raise if a point has a name or a value that this space does not have."""
         for name, value in point.items():
             if name not in self.dimensions:
                 hint = suggest(name, self.dimensions)
@@ -175,60 +173,59 @@ class Space:
 
     @staticmethod
     def from_config(mapping: Mapping[str, Any], where: str, subject: Any = None) -> Space:
-        """The product of the spaces in `mapping`, a table for each kind in `SPACES`.
+        """Return the product of the spaces in `mapping`, which has a table per kind in `SPACES`.
 
-        `subject` is the model or graph that is searched, for the kinds that need one.
+        `subject` is the model or graph to search, for the kinds that need one.
         """
         check(where, MAPPING, mapping)
         if not mapping:
             raise ConfigError(f"{where}: no space is given. {suggest('', SPACES)}")
-        built = list(_spaces(mapping, where, subject))
-        return built[0] if len(built) == 1 else Product(*built)
+        spaces = []
+        for kind, table in mapping.items():
+            if kind not in SPACES:
+                raise ConfigError(
+                    f"{where}: unknown kind of space '{kind}'. {suggest(kind, SPACES)}"
+                )
+            spaces.append(SPACES[kind](table, f"{where}.{kind}", subject))
+        return spaces[0] if len(spaces) == 1 else Product(*spaces)
 
 
 class Product(Space):
-    """Spaces side by side: a point of each, together."""
+    """Product of spaces: a point has a point of each factor."""
 
     factors: tuple[Space, ...]
 
     def __init__(self, *factors: Space) -> None:
         nested = [f.factors if isinstance(f, Product) else (f,) for f in factors]
         self.factors = tuple(itertools.chain.from_iterable(nested))
-        together: dict[str, Dimension] = {}
+        dimensions: dict[str, Dimension] = {}
         for factor in self.factors:
             for name, dimension in factor.dimensions.items():
-                if name in together:
+                if name in dimensions:
                     raise ConfigError(f"space: dimension '{name}' is in two factors of a product.")
-                together[name] = dimension
-        super().__init__(together)
+                dimensions[name] = dimension
+        super().__init__(dimensions)
 
     @property
     def size(self) -> int | None:
-        """The number of points; None when a factor is continuous."""
+        """Number of points; None if a factor is continuous."""
         sizes = [factor.size for factor in self.factors]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)
 
     def suggest(self, trial: Any) -> dict[str, Value]:
-        """A point of each factor."""
+        """Return a point of each factor, merged."""
         return {k: v for factor in self.factors for k, v in factor.suggest(trial).items()}
 
 
 SpaceBuilder: TypeAlias = Callable[[Mapping[str, Any], str, Any], Space]
-"""`(table, where, subject) -> Space`, where `subject` is the model searched, or None."""
+"""`(table, where, subject) -> Space`; `subject` is the model to search, or None."""
 SPACES: Registry[SpaceBuilder] = Registry("kind of space")
-"""Add a row with `SPACES.register("mine", build_mine)`: TOML then has `[space.mine]`."""
-
-
-def _spaces(mapping: Mapping[str, Any], where: str, subject: Any) -> Iterator[Space]:
-    for kind, table in mapping.items():
-        if kind not in SPACES:
-            raise ConfigError(f"{where}: unknown kind of space '{kind}'. {suggest(kind, SPACES)}")
-        yield SPACES[kind](table, f"{where}.{kind}", subject)
+"""Builders by kind. To add one: `SPACES.register("mine", build_mine)`, TOML `[space.mine]`."""
 
 
 @dataclass(frozen=True)
 class _Range:
-    """The TOML form of Integer and Real."""
+    """TOML form of Integer and Real."""
 
     low: float
     high: float
@@ -237,7 +234,7 @@ class _Range:
 
 
 def read_dimension(value: Any, where: str) -> Dimension:
-    """A dimension from its plain form: a list of values, or a table with low and high."""
+    """Read a dimension: a list of values, or a table with low and high."""
     if isinstance(value, Choice | Integer | Real):
         return value
     try:
@@ -250,32 +247,28 @@ def read_dimension(value: Any, where: str) -> Dimension:
 
 
 def _read_range(value: Mapping[str, Any], where: str) -> Dimension:
-    given = parse(_Range, value, where)
+    table = parse(_Range, value, where)
     if isinstance(value["low"], int) and isinstance(value["high"], int):  # as written: 1, not 1.0
-        step = 1 if given.step is None else given.step
-        return Integer(int(given.low), int(given.high), step, given.log)
-    if given.step is not None:
-        raise ConfigError(f"{where}.step: {given.step}. Allowed with whole low and high alone.")
-    return Real(given.low, given.high, given.log)
+        step = 1 if table.step is None else table.step
+        return Integer(int(table.low), int(table.high), step, table.log)
+    if table.step is not None:
+        raise ConfigError(f"{where}.step: {table.step}. Allowed with whole low and high alone.")
+    return Real(table.low, table.high, table.log)
 
 
 def read_values(mapping: Mapping[str, Any], where: str, subject: Any = None) -> Space:
-    """The plain kind of space: `{name: [values] | {low, high, step, log}}`."""
+    """Read the kind "values": `{name: [values] | {low, high, step, log}}`."""
     if not isinstance(mapping, Mapping):
         raise ConfigError(f"{where}: expected a mapping, got {mapping!r}.")
     return Space({name: read_dimension(v, f"{where}.{name}") for name, v in mapping.items()})
 
 
-def _model_space(kind: str) -> SpaceBuilder:
-    """Return the builder of a kind that looks at models; its module is imported lazily."""
-
-    def build(mapping: Mapping[str, Any], where: str, subject: Any = None) -> Space:
-        space: Space = submodule(kind).read_space(mapping, where, subject)
-        return space
-
-    return build
+def _model_space(module: str) -> SpaceBuilder:
+    """Return the builder of a kind that needs a model; its module is imported lazily."""
+    return lambda *args: submodule(module).read_space(*args)
 
 
 SPACES.register("values", read_values)
-for _kind in ("architecture", "precision", "compression", "training", "hardware"):
+for _kind in ("architecture", "precision", "compression", "training"):
     SPACES.register(_kind, _model_space(_kind))
+SPACES.register("hardware", _model_space("hardware_space"))

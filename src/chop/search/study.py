@@ -1,4 +1,4 @@
-"""A search from start to end, and its result.
+"""Search from start to end, and its result.
 
 >>> from chop.search import Choice, Space
 >>> space = Space({"x": Choice((1, 2, 3))})
@@ -29,13 +29,13 @@ from chop.files import write_whole
 from chop.log import get_logger
 from chop.registry import suggest
 from chop.report.study_page import study_html
-from chop.search.loop import INTERRUPTED, work
-from chop.search.plan import SearchPlan, WorkerPlan, make_plan
 from chop.search.progress import Progress
+from chop.search.search_plan import SearchPlan, make_plan
 from chop.search.space import Space
-from chop.search.storage import check_is_file, open_store, quiet
+from chop.search.study_storage import check_is_file, open_store, quiet
 from chop.search.trial import Evaluate
 from chop.search.trial_queue import OWN_ATTRIBUTES, REASON, SECONDS, TrialQueue
+from chop.search.worker_loop import INTERRUPTED, work
 from chop.search.workers import ENGINES
 
 STATES = {"COMPLETE": "complete", "FAIL": "failed", "PRUNED": "pruned"}
@@ -46,7 +46,7 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found, as plain records, with the Optuna study behind them."""
+    """Trials of a search as plain records, with the Optuna study."""
 
     name: str
     objectives: Mapping[str, str]
@@ -54,33 +54,31 @@ class SearchResult:
     seed: int
     trials: Sequence[TrialRecord]
     stopped: str | None = None
-    """Why the search ended before it had all its trials; None when it has them."""
+    """Reason why the search ended early; None if it has all its trials."""
     study: optuna.Study | None = field(default=None, repr=False, compare=False)
 
     @property
     def best(self) -> TrialRecord:
-        """The best trial; with several objectives there is none, but a `pareto_front`."""
+        """Best trial of a search with one objective; see also `pareto_front`."""
         if len(self.objectives) > 1:
             raise SearchError(
                 f"study '{self.name}': with objectives {', '.join(self.objectives)} no trial is "
                 "best. Take one from pareto_front()."
             )
-        found = best_trial(self.trials, self.objectives)
-        if found is None:
-            raise SearchError(f"study '{self.name}': no trial has a result.{self._last_reason()}")
-        return found
-
-    def _last_reason(self) -> str:
-        reasons = [t["reason"] for t in self.trials if t["reason"]]
-        return f" The last one failed: {reasons[-1]}" if reasons else ""
+        best = best_trial(self.trials, self.objectives)
+        if best is None:
+            reasons = [t["reason"] for t in self.trials if t["reason"]]
+            failed = f" The last one failed: {reasons[-1]}" if reasons else ""
+            raise SearchError(f"study '{self.name}': no trial has a result.{failed}")
+        return best
 
     def pareto_front(self) -> list[TrialRecord]:
-        """The feasible trials that no other beats in every objective."""
+        """Return the feasible trials that no other trial dominates."""
         return pareto_front(self.trials, self.objectives)
 
     @property
     def record(self) -> dict[str, Any]:
-        """The study as plain data."""
+        """Study as plain data."""
         return {
             "name": self.name,
             "objectives": dict(self.objectives),
@@ -90,7 +88,7 @@ class SearchResult:
         }
 
     def _repr_html_(self) -> str:
-        """The trials and their front, as a notebook shows them."""
+        """Return the trials and their front as HTML for notebooks."""
         return study_html(self.record)
 
     def save(self, directory: str | Path) -> list[Path]:
@@ -116,21 +114,28 @@ def search(
     on_progress: OnProgress | None = None,
     **settings: Any,
 ) -> SearchResult:
-    """Evaluate the points that `plan` asks for; see `SearchPlan`, whose parts may be given instead.
+    """Run the search of `plan`, or of the parts of a `SearchPlan`.
 
-    Start the same search again, after a kill or from another machine, and it goes on to the same
-    number of trials. A trial that fails is recorded with its reason. A search for something else
-    under the same name is refused. `on_reused` is told how many trials were there before.
+    The same search, started again after a kill or from another machine, resumes. A trial that
+    fails is recorded with its reason. A different search under the same name is rejected.
+    `on_reused` is called with the number of trials of earlier runs.
     """
     whole = make_plan(plan, evaluate, objectives, **settings)
-    given, launch = whole.start(), ENGINES[whole.engine]
-    queue = TrialQueue.open(given)
+    worker_plan, launch = whole.start(), ENGINES[whole.engine]
+    queue = TrialQueue.open(worker_plan)
+    report = _reporter(queue, on_progress)
     try:
-        known = queue.count().finished
-        if known and on_reused is not None:
-            on_reused(known)
+        reused = queue.count().finished
+        if reused and on_reused is not None:
+            on_reused(reused)
         queue.enqueue(list(whole.initial))
-        stopped = _run(given, whole.workers, launch, _reporter(queue, on_progress))
+        try:
+            if whole.workers == 1 and launch is ENGINES["processes"]:
+                stopped = work(worker_plan, on_trial=report)
+            else:
+                stopped = launch(worker_plan, whole.workers, report)
+        except KeyboardInterrupt:
+            stopped = INTERRUPTED
         queue.study.know_trials(None)
         return _result(queue.study, stopped)
     finally:
@@ -138,9 +143,9 @@ def search(
 
 
 def check_storage(plan: SearchPlan, scratch: Path) -> None:
-    """Raise where the storage of `plan` cannot be opened or holds another search.
+    """Raise if the storage of `plan` cannot be opened or contains another search.
 
-    A file is copied to the folder `scratch` first, so that nothing is written to it.
+    A file is first copied to the folder `scratch`, so that it does not change.
     """
     storage = "" if plan.storage is None else str(plan.storage)
     if "://" in storage:
@@ -158,28 +163,17 @@ def check_storage(plan: SearchPlan, scratch: Path) -> None:
 
 @takes(SearchError, name=TEXT, storage=PATH)
 def load_study(name: str, storage: str | Path) -> SearchResult:
-    """The result of a search so far, from where it is kept; nothing is run."""
+    """Load the result of a search so far from its storage."""
     store = open_store(storage)
     with quiet():
         try:
             study = optuna.load_study(study_name=name, storage=store.storage)
         except KeyError as error:
-            known = optuna.get_all_study_names(store.storage)
+            hint = suggest(name, optuna.get_all_study_names(store.storage))
             raise SearchError(
-                f"storage '{store.shown}': it has no study '{name}'. {suggest(name, known)}"
+                f"storage '{store.shown}': it has no study '{name}'. {hint}"
             ) from error
     return _result(study)
-
-
-def _run(
-    plan: WorkerPlan, workers: int, launch: Callable[..., str | None], report: Callable[[], None]
-) -> str | None:
-    try:
-        if workers == 1 and launch is ENGINES["processes"]:
-            return work(plan, on_trial=report)
-        return launch(plan, workers, report)
-    except KeyboardInterrupt:
-        return INTERRUPTED
 
 
 def _reporter(queue: TrialQueue, on_progress: OnProgress | None) -> Callable[[], None]:
@@ -201,7 +195,7 @@ def _reporter(queue: TrialQueue, on_progress: OnProgress | None) -> Callable[[],
 
 
 def trial_record(trial: FrozenTrial, objectives: Mapping[str, str]) -> dict[str, Any]:
-    """A trial as plain data."""
+    """Return a trial as plain data."""
     attributes = {k: v for k, v in trial.user_attrs.items() if k not in OWN_ATTRIBUTES}
     if trial.constraints:
         attributes[CONSTRAINTS] = dict(trial.constraints)
@@ -218,19 +212,19 @@ def trial_record(trial: FrozenTrial, objectives: Mapping[str, str]) -> dict[str,
 
 
 def _result(study: optuna.Study, stopped: str | None = None) -> SearchResult:
-    kept = study.user_attrs
+    attributes = study.user_attrs
     names = study.metric_names or [f"objective_{i}" for i in range(len(study.directions))]
     ways = [direction.name.lower() for direction in study.directions]
-    objectives = kept.get("objectives", dict(zip(names, ways, strict=True)))
-    found = study.get_trials(deepcopy=False)
-    records = [trial_record(t, objectives) for t in found if t.state != TrialState.WAITING]
+    objectives = attributes.get("objectives", dict(zip(names, ways, strict=True)))
+    trials = study.get_trials(deepcopy=False)
+    records = [trial_record(t, objectives) for t in trials if t.state != TrialState.WAITING]
     if stopped is not None:
         _log.warning("study '%s' stopped early: %s.", study.study_name, stopped)
     return SearchResult(
         name=study.study_name,
         objectives=objectives,
-        sampler=kept.get("sampler", type(study.sampler).__name__),
-        seed=kept.get("seed", 0),
+        sampler=attributes.get("sampler", type(study.sampler).__name__),
+        seed=attributes.get("seed", 0),
         trials=records,
         stopped=stopped,
         study=study,
@@ -241,6 +235,6 @@ def _row(trial: TrialRecord) -> dict[str, Any]:
     row = {key: trial[key] for key in ("number", "state", "seconds", "reason")}
     for group in ("values", "params", "attributes"):
         for key, value in trial[group].items():
-            plain = value if not isinstance(value, dict | list) else json.dumps(value)
-            row[f"{group}.{key}"] = plain
+            is_nested = isinstance(value, dict | list)
+            row[f"{group}.{key}"] = json.dumps(value) if is_nested else value
     return row

@@ -1,4 +1,4 @@
-"""The space of training settings: what `get_trainer` and TrainingArguments take."""
+"""Space of training settings: arguments of `get_trainer` and TrainingArguments."""
 
 from __future__ import annotations
 
@@ -20,37 +20,34 @@ SHORT_NAMES = {
     "schedule": "lr_scheduler_type",
     "clip": "max_grad_norm",
 }
-"""Short name -> the argument it stands for; `warm_up` below 1 is a share of the steps."""
+"""Short name -> argument of TrainingArguments; `warm_up` below 1 is a share of the steps."""
 ARGUMENTS = tuple(field.name for field in dataclasses.fields(TrainingArguments))
 
 
 class TrainingSpace(Space):
     """Settings of training: `{"learning_rate": {"low": 1e-5, "high": 1e-3, "log": True}}`.
 
-    Names are those of transformers' TrainingArguments, or short ones (`SHORT_NAMES`); lists are
-    choices, tables with `low` and `high` are ranges. A name neither has is refused.
+    Names are those of transformers' TrainingArguments, or `SHORT_NAMES`. Lists are choices, tables
+    with `low` and `high` are ranges.
     """
 
     def __init__(self, fields: Mapping[str, Any], *, where: str = "training") -> None:
         check(where, MAPPING, fields)
-        known = (*ARGUMENTS, *SHORT_NAMES)
+        names = (*ARGUMENTS, *SHORT_NAMES)
         dimensions: dict[str, Dimension] = {}
-        for name, given in fields.items():
-            if name not in known:
-                raise ConfigError(f"{where}: unknown setting '{name}'. {_nearest(name, known)}")
-            dimensions[name] = read_dimension(given, f"{where}.{name}")
+        for name, values in fields.items():
+            if name not in names:  # the hint alone: there are over a hundred names
+                hint = suggest(name, names).partition(" Known:")[0]
+                hint = hint.replace("Known:", "Known names start:")
+                raise ConfigError(f"{where}: unknown setting '{name}'. {hint}")
+            dimensions[name] = read_dimension(values, f"{where}.{name}")
         super().__init__(dimensions)
 
     def training_arguments(self, params: Mapping[str, Value]) -> dict[str, Any]:
-        """The keyword arguments of `get_trainer` for a point; other dimensions are ignored."""
+        """Return the keyword arguments of `get_trainer` for a point, without other dimensions."""
         return {SHORT_NAMES.get(k, k): params[k] for k in self.dimensions if k in params}
 
 
-def _nearest(name: str, known: tuple[str, ...]) -> str:
-    """The hint alone: there are over a hundred names."""
-    return suggest(name, known).partition(" Known:")[0].replace("Known:", "Known names start:")
-
-
 def read_space(mapping: Mapping[str, Any], where: str, subject: Any = None) -> TrainingSpace:
-    """The space of a table `[space.training]`."""
+    """Read a table `[space.training]`."""
     return TrainingSpace(mapping, where=where)

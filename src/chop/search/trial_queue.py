@@ -1,8 +1,8 @@
-"""The queue where workers take trials and hand them in: it keeps the count of a study right.
+"""Queue of trials that workers share.
 
-A trial a worker takes is `RUNNING` and names its worker. When the worker is dead, the trial goes
-back to `WAITING` under the same number with the same point, and the next worker to come takes it:
-nothing is lost and nothing is evaluated twice.
+A claimed trial is `RUNNING` and stores its worker. If the worker dies, the trial becomes `WAITING`
+again with the same number and point, and the next worker claims it: no trial is lost and no point
+is evaluated twice.
 """
 
 from __future__ import annotations
@@ -22,54 +22,47 @@ from chop.actions.trials import COPIED_FROM, DIRECTIONS
 from chop.errors import SearchError
 from chop.log import get_logger
 from chop.search.optuna_private import AskTellStudy, study_id, trial_id
-from chop.search.plan import WorkerPlan
-from chop.search.samplers import (
-    RandomTrial,
-    distribution,
-    make_pruner,
-    make_sampler,
-    pruning_rule,
-)
+from chop.search.samplers import RandomTrial, distribution, make_pruner, make_sampler, pruning_rule
+from chop.search.search_plan import WorkerPlan
 from chop.search.space import Value
-from chop.search.storage import HEARTBEAT, Parameter, Store, open_store, quiet
+from chop.search.study_storage import HEARTBEAT, Parameter, Store, open_store, quiet
 from chop.search.trial import trial_seed
 from chop.search.worker_identity import OPEN_TOKENS, WorkerIdentity
 
 WORKER, RETRIES, RESTARTS = "worker", "retries", "restarts"
 REASON, SECONDS = "reason", "seconds"
-"""Attributes that the queue keeps with a trial."""
+"""Attributes of a trial that the queue writes."""
 REPORTED = "reported"
-"""Of a search with several objectives: what a trial reported, step -> scores."""
+"""Attribute of a trial with several objectives: its reports, step -> scores."""
 OWN_ATTRIBUTES = (WORKER, RETRIES, RESTARTS, REASON, SECONDS, HEARTBEAT, REPORTED)
 OBJECTIVES, DIMENSIONS, ABOUT = "objectives", "dimensions", "about"
-"""Attributes of a study: what it is for."""
+"""Attributes that identify what a study searches."""
 MOST_RESTARTS = 10
-"""How often a trial may be cut short by the end of the whole search: then it may be the cause."""
+"""Times that the end of the whole search may interrupt a trial before the trial is to blame."""
 PATIENCE = 3
-"""Copies in a row after which a worker looks for a new point by itself."""
+"""Copies in a row after which a worker draws a new point at random."""
 _log = get_logger(__name__)
 
 
 def point_key(params: Mapping[str, Value]) -> str:
-    """The same text for the same point, whatever the order of its dimensions."""
-    text = json.dumps(params, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """Return a key of a point that does not depend on the order of its dimensions."""
+    return hashlib.sha256(json.dumps(params, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclasses.dataclass
 class Count:
-    """What is in a study at one moment."""
+    """Trials of a study at one moment."""
 
     finished: int
     running: list[FrozenTrial]
     waiting: list[FrozenTrial]
     points: dict[str, FrozenTrial]
-    """Every point that was or is being evaluated, by key."""
+    """Points that were or are being evaluated, by key."""
     trials: list[FrozenTrial]
 
 
 class Buffer:
-    """Answers for a storage, and holds a trial's parameters back until they are all there."""
+    """Proxy of a storage that collects a trial's parameters instead of writing them."""
 
     def __init__(self, storage: Any) -> None:
         self._storage = storage
@@ -79,19 +72,19 @@ class Buffer:
         return getattr(self._storage, name)
 
     def set_trial_param(self, _trial_id: int, name: str, value: float, dist: Any) -> None:
-        """Hold one parameter back."""
+        """Collect one parameter."""
         self.params.append((name, value, dist))
 
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """There is no further trial; `reason` says why when the count is not reached."""
+    """End of the queue; `reason` is set if not all trials are done."""
 
     reason: str | None = None
 
 
 class TrialQueue:
-    """A study in its store, as one worker uses it."""
+    """Study in its store, as one worker uses it."""
 
     def __init__(self, plan: WorkerPlan, store: Store, study: AskTellStudy) -> None:
         self.plan, self.store, self.study = plan, store, study
@@ -105,7 +98,7 @@ class TrialQueue:
 
     @staticmethod
     def open(plan: WorkerPlan) -> TrialQueue:
-        """The queue of the study `plan` names, made when it is not there."""
+        """Open the queue of the study of `plan`, and create the study if it does not exist."""
         objectives = len(plan.objectives)
         sampler = make_sampler(
             plan.sampler, plan.space, objectives, study=plan.name, seed=plan.seed
@@ -124,58 +117,57 @@ class TrialQueue:
         return TrialQueue(plan, store, study)
 
     def close(self) -> None:
-        """Leave: a trial that was taken here and not handed in is free from now on."""
+        """Close the queue: a claimed trial without a result is free from now on."""
         OPEN_TOKENS.discard(self.me.token)
 
     def enqueue(self, points: list[Mapping[str, Value]]) -> None:
-        """Put points at the head of the line, those that the study does not have yet."""
+        """Queue the points that the study does not have yet."""
         with self.store.lock():
             count = self.count()
-            asked = [t.system_attrs.get("fixed_params", {}) for t in count.waiting]
-            known = {point_key(point) for point in asked} | set(count.points)
+            queued = [t.system_attrs.get("fixed_params", {}) for t in count.waiting]
+            keys = {point_key(point) for point in queued} | set(count.points)
             for point in points:
                 self.plan.space.check(point, "search.initial")
-                if point_key(point) not in known:
+                if point_key(point) not in keys:
                     self.study.enqueue_trial(dict(point))
 
     def trials(self) -> list[FrozenTrial]:
-        """Every trial, by number."""
+        """Return every trial, by number."""
         return self.store.storage.get_all_trials(study_id(self.study), deepcopy=False)
 
     def ends_early(
         self, trial: Trial, reports: Mapping[int, float], expected: Mapping[str, float]
     ) -> bool:
-        """Whether a trial with several objectives ends at the step that it reported last.
+        """Return True if a trial with several objectives ends at its last report.
 
-        What it reported is kept for the trials that come after it.
+        The reports are stored, for comparison with later trials.
         """
         if self.rule is None:
             return False
         first, *rest = self.plan.objectives.items()
-        known = [DIRECTIONS[way] * expected[name] for name, way in rest if name in expected]
-        more = known if len(known) == len(rest) else []
+        scores = [DIRECTIONS[way] * expected[name] for name, way in rest if name in expected]
+        more = scores if len(scores) == len(rest) else []
         sign = DIRECTIONS[first[1]]
         own = {step: (sign * float(value), *more) for step, value in reports.items()}
-        kept = {str(step): list(scores) for step, scores in own.items()}
-        self.store.write_attributes(trial_id(trial), {REPORTED: kept})
+        record = {str(step): list(each) for step, each in own.items()}
+        self.store.write_attributes(trial_id(trial), {REPORTED: record})
         others = [_reported(other) for other in self.trials() if other.number != trial.number]
         return self.rule.ends(trial.number, max(reports), own, others)
 
     def beaten_by(self, values: Mapping[str, float]) -> int | None:
-        """The number of a complete, feasible trial that is no worse than `values` anywhere."""
-        objectives = self.plan.objectives.items()
-        wanted = [DIRECTIONS[way] * float(values[name]) for name, way in objectives]
+        """Return the number of a feasible trial that is never worse than `values`, or None."""
+        signs = [DIRECTIONS[way] for way in self.plan.objectives.values()]
+        limits = [float(values[name]) for name in self.plan.objectives]
         for trial in self.trials():
             if trial.state != TrialState.COMPLETE or any(v > 0 for v in trial.constraints.values()):
                 continue
-            reached = zip(objectives, trial.values, strict=True)
-            own = [DIRECTIONS[way] * value for (_, way), value in reached]
-            if all(a >= b for a, b in zip(own, wanted, strict=True)):
+            triples = zip(signs, trial.values, limits, strict=True)
+            if all(sign * value >= sign * limit for sign, value, limit in triples):
                 return trial.number
         return None
 
     def count(self) -> Count:
-        """What is in the study now."""
+        """Return the current trials of the study."""
         count = Count(0, [], [], {}, self.trials())
         for trial in count.trials:
             if trial.state == TrialState.RUNNING:
@@ -197,7 +189,7 @@ class TrialQueue:
         return self._keys[trial.number]
 
     def claim(self) -> Trial | Stop | None:
-        """A trial to evaluate, None when there may be one later, or `Stop`."""
+        """Return a trial to evaluate, None if there may be one later, or `Stop`."""
         if self.plan.deadline is not None and time.time() >= self.plan.deadline:
             return Stop("its time is over")
         if self.study.is_stopped:
@@ -208,19 +200,16 @@ class TrialQueue:
                 return Stop()
             if count.finished + len(count.running) >= self.plan.trials:
                 return None
-            if not count.waiting and self._has_every_point(count):
-                points = len(count.points)
+            size, points = self.plan.space.size, len(count.points)
+            is_exhausted = self._is_exhausted or (size is not None and points >= size)
+            if is_exhausted and not count.waiting:
                 return None if count.running else Stop(f"its space is exhausted: {points} points")
-            taken = self._take(count)
-            self.store.beat(taken)
+            claimed = self._claim_id(count)
+            self.store.beat(claimed)
         self.study.know_trials(count.trials)
-        return Trial(self.study, taken)
+        return Trial(self.study, claimed)
 
-    def _has_every_point(self, count: Count) -> bool:
-        size = self.plan.space.size
-        return self._is_exhausted or (size is not None and len(count.points) >= size)
-
-    def _take(self, count: Count) -> int:
+    def _claim_id(self, count: Count) -> int:
         for trial in count.waiting:
             if self.store.storage.set_trial_state_values(trial_id(trial), TrialState.RUNNING):
                 self.store.write_attributes(trial_id(trial), {WORKER: dataclasses.asdict(self.me)})
@@ -234,7 +223,7 @@ class TrialQueue:
         return int(self.store.storage.create_new_trial(study_id(self.study), template))
 
     def _requeue_dead(self, count: Count) -> Count:
-        """Put the trials of dead workers back in line; the lock is held."""
+        """Queue the trials of dead workers again; needs the lock."""
         verdicts = [(trial, self._is_abandoned(trial)) for trial in count.running]
         dead = [trial for trial, verdict in verdicts if verdict]
         remote = [trial for trial, verdict in verdicts if verdict is None]
@@ -247,16 +236,15 @@ class TrialQueue:
 
     def _is_abandoned(self, trial: FrozenTrial) -> bool | None:
         worker = _worker(trial)
-        if worker is None:  # someone drives the study by hand: it is theirs to finish
+        if worker is None:  # a user runs this trial by hand
             return False
-        # Who comes to claim has no other trial.
+        # a worker that claims has no other trial
         return worker.token == self.me.token or worker.is_dead()
 
     def _requeue(self, trial: FrozenTrial) -> None:
-        """Put a trial back in line, unless its workers keep dying.
+        """Queue a trial again, or fail it if its workers died too often.
 
-        A worker that dies while the others live is counted against the trial. The end of the
-        whole search is not its fault, as long as that does not go on for ever.
+        Deaths during this run (`RETRIES`) and ends of earlier runs (`RESTARTS`) count separately.
         """
         worker = _worker(trial)
         counter = RETRIES if worker is not None and worker.run == self.me.run else RESTARTS
@@ -274,22 +262,22 @@ class TrialQueue:
         )
 
     def give_back(self, trial: Trial) -> None:
-        """Put a trial that was not finished back in line, as if it had not been taken."""
+        """Queue an unfinished trial again, as if it had not been claimed."""
         self.store.storage.set_trial_state_values(trial_id(trial), TrialState.WAITING)
 
     def choose(self, trial: Trial) -> tuple[dict[str, Value], FrozenTrial | None]:
-        """The trial's point, and the trial that had the same point before."""
+        """Return the trial's point, and an earlier trial with the same point, if any."""
         buffer = Buffer(self.store.storage)
         trial.storage = buffer  # type: ignore[assignment]
         point = self.plan.space.suggest(trial)
         trial.storage = self.store.storage
-        with self.store.lock():  # of two that choose a point at once, one sees the other
+        with self.store.lock():  # two workers may choose the same point at once
             earlier = self.count().points.get(point_key(trial.params))
             self.store.write_params(trial_id(trial), buffer.params)
         return point, earlier if earlier is not None and earlier.number != trial.number else None
 
     def hand_in_copy(self, trial: Trial, earlier: FrozenTrial) -> None:
-        """Finish a trial with the result of an earlier one; it does not count."""
+        """Finish a trial with the result of an earlier one; it does not count as an evaluation."""
         attributes: dict[str, Any] = {COPIED_FROM: earlier.number}
         state, values = earlier.state, earlier.values
         if not state.is_finished():
@@ -299,8 +287,7 @@ class TrialQueue:
             attributes[REASON] = earlier.user_attrs[REASON]
         for name, value in earlier.constraints.items():
             trial.set_constraint(name, value)
-        done = values if state == TrialState.COMPLETE else None
-        self.hand_in(trial, state, done, attributes)
+        self.hand_in(trial, state, values if state == TrialState.COMPLETE else None, attributes)
         self._copies += 1
         if self._copies >= PATIENCE:
             self._next_point = self._new_point(trial.number)
@@ -313,7 +300,7 @@ class TrialQueue:
         values: list[float] | None,
         attributes: Mapping[str, Any],
     ) -> bool:
-        """Finish a trial; False when it was given to another worker in the meantime."""
+        """Finish a trial; return False if another worker has it now."""
         now = self.store.storage.get_trial(trial_id(trial))
         owner = _worker(now)
         if now.state != TrialState.RUNNING or owner is None or owner.token != self.me.token:
@@ -326,41 +313,41 @@ class TrialQueue:
         return True
 
     def _new_point(self, number: int) -> dict[str, Value] | None:
-        """A point that no trial has, drawn at random; None when there seems to be none left."""
+        """Return a random point that no trial has; None if there seems to be none."""
         points = self.count().points
         size = self.plan.space.size
         draws = 1000 if size is None else min(max(20 * size, 1000), 20_000)
         generator = random.Random(trial_seed(f"{self.plan.name}/new", number))
         for _ in range(draws):
-            drawn = RandomTrial(generator)
-            self.plan.space.suggest(drawn)
-            if point_key(drawn.params) not in points:
-                return drawn.params
+            candidate = RandomTrial(generator)
+            self.plan.space.suggest(candidate)
+            if point_key(candidate.params) not in points:
+                return candidate.params
         return None
 
 
 def _reported(trial: FrozenTrial) -> dict[int, tuple[float, ...]]:
-    """What a trial reported; nothing where its attribute is not ours."""
-    kept = trial.user_attrs.get(REPORTED)
-    if not isinstance(kept, Mapping):
+    """Return the reports of a trial, without those of another form."""
+    record = trial.user_attrs.get(REPORTED)
+    if not isinstance(record, Mapping):
         return {}
     return {
         int(step): tuple(map(float, scores))
-        for step, scores in kept.items()
+        for step, scores in record.items()
         if str(step).isdecimal() and isinstance(scores, list) and scores
     }
 
 
 def _worker(trial: FrozenTrial) -> WorkerIdentity | None:
-    given = trial.user_attrs.get(WORKER)
-    return WorkerIdentity(**given) if given else None
+    fields = trial.user_attrs.get(WORKER)
+    return WorkerIdentity(**fields) if fields else None
 
 
 def _check_study(study: AskTellStudy, plan: WorkerPlan) -> None:
-    """Refuse to go on with a study that was started for something else; keep what it is for."""
-    kept = study.user_attrs
+    """Raise if a study was started for something else; otherwise store what it is for."""
+    stored = study.user_attrs
     dimensions = {name: str(d) for name, d in sorted(plan.space.dimensions.items())}
-    if OBJECTIVES not in kept:
+    if OBJECTIVES not in stored:
         if study.directions != [_direction(way) for way in plan.objectives.values()]:
             raise SearchError(f"study '{plan.name}': it has other directions.")
         study.set_user_attr(OBJECTIVES, dict(plan.objectives))
@@ -369,32 +356,29 @@ def _check_study(study: AskTellStudy, plan: WorkerPlan) -> None:
         study.set_user_attr(DIMENSIONS, dimensions)
         study.set_user_attr(ABOUT, dict(plan.about))
         study.set_metric_names(list(plan.objectives))
-    elif list(kept[OBJECTIVES].items()) != list(plan.objectives.items()):
-        raise _other_study(plan, "objectives", kept[OBJECTIVES], dict(plan.objectives))
-    _check_facts(plan, "dimension", kept.get(DIMENSIONS, dimensions), dimensions)
+    elif list(stored[OBJECTIVES].items()) != list(plan.objectives.items()):
+        raise _other_study(plan, "objectives", stored[OBJECTIVES], dict(plan.objectives))
+    _check_facts(plan, "dimension", stored.get(DIMENSIONS, dimensions), dimensions)
     if plan.about:
-        _check_facts(plan, "", kept.get(ABOUT, plan.about), plan.about)
+        _check_facts(plan, "", stored.get(ABOUT, plan.about), plan.about)
     _check_dimensions(study, plan)
 
 
 def _check_facts(
-    plan: WorkerPlan, kind: str, kept: Mapping[str, Any], now: Mapping[str, Any]
+    plan: WorkerPlan, kind: str, stored: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    for name in {**kept, **now}:
-        if kept.get(name) != now.get(name):
+    for name in {**stored, **now}:
+        if stored.get(name) != now.get(name):
             what = f"{kind} '{name}'" if kind else name
-            raise _other_study(plan, what, kept.get(name), now.get(name))
+            raise _other_study(plan, what, stored.get(name), now.get(name))
 
 
-def _other_study(plan: WorkerPlan, what: str, kept: Any, now: Any) -> SearchError:
+def _other_study(plan: WorkerPlan, what: str, stored: Any, now: Any) -> SearchError:
+    before, after = ("none" if fact is None else str(fact) for fact in (stored, now))
     return SearchError(
-        f"study '{plan.name}': it was started with {what} {_shown(kept)}, not {_shown(now)}. "
+        f"study '{plan.name}': it was started with {what} {before}, not {after}. "
         "Give the search another name or storage."
     )
-
-
-def _shown(fact: Any) -> str:
-    return "none" if fact is None else str(fact)
 
 
 def _direction(name: str) -> optuna.study.StudyDirection:
@@ -402,16 +386,16 @@ def _direction(name: str) -> optuna.study.StudyDirection:
 
 
 def _check_dimensions(study: AskTellStudy, plan: WorkerPlan) -> None:
-    kept: dict[str, Any] = {}
+    stored: dict[str, Any] = {}
     for trial in study.get_trials(deepcopy=False):
-        kept = {**trial.distributions, **kept}
+        stored = {**trial.distributions, **stored}
     study.know_trials(None)
-    for name in kept.keys() & plan.space.dimensions.keys():
+    for name in stored.keys() & plan.space.dimensions.keys():
         now = distribution(plan.space.dimensions[name])
         try:
-            optuna.distributions.check_distribution_compatibility(kept[name], now)
+            optuna.distributions.check_distribution_compatibility(stored[name], now)
         except ValueError as error:
             raise SearchError(
-                f"study '{plan.name}': dimension '{name}' was {kept[name]} and is now {now}. "
+                f"study '{plan.name}': dimension '{name}' was {stored[name]} and is now {now}. "
                 "Give the search another name or storage."
             ) from error

@@ -1,4 +1,4 @@
-"""Who a worker is, so that others can tell whether it still lives."""
+"""Identity of a worker, by which others detect that it died."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OPEN_TOKENS: set[str] = set()
-"""The tokens of the workers that are at work in this process."""
+"""Tokens of the active workers in this process."""
 
 
 @dataclass(frozen=True)
 class WorkerIdentity:
-    """Who a worker is: a process on a machine, in one run of the search."""
+    """Process on a machine, in one run of the search."""
 
     host: str
     process: int
@@ -24,12 +24,12 @@ class WorkerIdentity:
 
     @staticmethod
     def mine(run: str) -> WorkerIdentity:
-        """This process."""
+        """Return the identity of this process."""
         pid = os.getpid()
         return WorkerIdentity(_host(), pid, _start_time(pid) or 0, uuid.uuid4().hex[:12], run)
 
     def is_dead(self) -> bool | None:
-        """Whether the process is gone; None where only heartbeats can tell."""
+        """Return True if the process is gone; None if only heartbeats can show it."""
         if self.host != _host():
             return None
         if self.process == os.getpid():
@@ -38,7 +38,7 @@ class WorkerIdentity:
 
 
 def _host() -> str:
-    """This machine since its last start, seen from this container."""
+    """Return a name of this machine since its last boot, in this container."""
     parts = [socket.gethostname()]
     boot = Path("/proc/sys/kernel/random/boot_id")
     if boot.is_file():
@@ -47,17 +47,16 @@ def _host() -> str:
 
 
 def _start_time(pid: int) -> int | None:
-    """When a process started, in ticks; None when it is gone (a number may be given out again)."""
+    """Return the start time of a process in ticks, which detects reused ids; None if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return _signal_check(pid)
+        return None if Path("/proc/self/stat").is_file() else _signal_check(pid)
     return None if fields[0] in ("Z", "X") else int(fields[19])
 
 
 def _signal_check(pid: int) -> int | None:
-    if Path("/proc/self/stat").is_file():
-        return None
+    """Return 0 if the process exists, on a system without /proc."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

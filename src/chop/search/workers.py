@@ -1,11 +1,11 @@
-"""Many workers on one study: processes of this machine, or Ray actors on a cluster.
+"""Parallel workers on one study: processes of this machine, or Ray actors on a cluster.
 
-Each runs the loop of `chop.search.loop` on the shared storage and owns nothing but the trial it
-evaluates, so any of them may die. A process is started as
+Each runs `chop.search.worker_loop` on the shared storage and owns only the trial it evaluates, so
+any of them may die. The command of a process is
 
     python -m chop.search.workers PLAN NUMBER [PARENT]
 
-where PLAN is the file that the search wrote; the same line joins a search from another machine.
+where PLAN is the file that the search wrote; the same command joins from another machine.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ import cloudpickle
 from chop.errors import ConfigError, MissingDependencyError, SearchError
 from chop.log import get_logger
 from chop.registry import Registry
-from chop.search.loop import INTERRUPTED, work
-from chop.search.plan import WorkerPlan
-from chop.search.storage import is_on_this_machine
+from chop.search.search_plan import WorkerPlan
+from chop.search.study_storage import is_on_this_machine
+from chop.search.worker_loop import INTERRUPTED, work
 
 LOOK_SECONDS = 0.5
-"""How often the parent looks after its workers and shows progress."""
+"""Seconds between the parent's checks of its workers."""
 STOP_SECONDS = 30.0
-"""How long workers have, after an interrupt, to give their trials back."""
+"""Seconds that workers have, after an interrupt, to requeue their trials."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 BROKEN, STOPPED = 3, 4
-"""Exit codes: the worker could not start, and it stopped before the count was reached."""
+"""Exit codes: the worker could not start; it stopped before all trials were done."""
 _log = get_logger(__name__)
 
 Launch: TypeAlias = Callable[[WorkerPlan, int, Callable[[], None]], str | None]
-"""`(plan, workers, report) -> why it stopped early`."""
+"""`(plan, workers, report) -> reason if it stopped early`."""
 ENGINES: Registry[Launch] = Registry("engine")
-"""Add an engine: a function that runs a plan on several workers, under `@ENGINES.entry`."""
+"""Engines by name. To add one, decorate a `Launch` function with `@ENGINES.entry`."""
 
 
 def pack(plan: WorkerPlan) -> bytes:
-    """The plan as bytes that another process can load."""
+    """Return the plan as bytes that another process can load."""
     try:
         return bytes(cloudpickle.dumps({"path": sys.path, "plan": cloudpickle.dumps(plan)}))
     except Exception as error:
@@ -60,11 +60,10 @@ def pack(plan: WorkerPlan) -> bytes:
 
 
 def unpack(packed: bytes) -> WorkerPlan:
-    """The plan, with the modules that its maker could import."""
-    opened = pickle.loads(packed)
-    sys.path[:] = [*sys.path, *(p for p in opened["path"] if p not in sys.path)]
-    plan: WorkerPlan = pickle.loads(opened["plan"])
-    return plan
+    """Load a plan, and extend the import path by that of its author."""
+    content = pickle.loads(packed)
+    sys.path[:] = [*sys.path, *(p for p in content["path"] if p not in sys.path)]
+    return pickle.loads(content["plan"])  # type: ignore[no-any-return]
 
 
 @ENGINES.entry("processes")
@@ -75,16 +74,20 @@ def run_processes(plan: WorkerPlan, workers: int, report: Callable[[], None]) ->
     file.write_bytes(pack(plan))
     children = [_start(file, number, plan.directory) for number in range(workers)]
     try:
-        while any(child.poll() is None for child in children):
-            _wait(children)
+        while living := [child for child in children if child.poll() is None]:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                living[0].wait(LOOK_SECONDS)
             report()
     except KeyboardInterrupt:
         _interrupt(children)
         return INTERRUPTED
     finally:
-        _end(children)
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
         file.unlink()
-    return _verdict(children, plan)
+    return _verdict([child.returncode for child in children], plan)
 
 
 def _start(file: Path, number: int, folder: Path) -> subprocess.Popen[bytes]:
@@ -92,26 +95,19 @@ def _start(file: Path, number: int, folder: Path) -> subprocess.Popen[bytes]:
     here = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     settings = {**os.environ, **dict.fromkeys(THREADS, "1"), "PYTHONPATH": path}
-    with _log_file(folder, number).open("ab") as said:
+    with _log_file(folder, number).open("ab") as log:
         return subprocess.Popen(
             [*command, str(os.getpid())],
             env=settings,
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=log,
+            stderr=log,
             start_new_session=True,  # an interrupt reaches the parent alone, which passes it on
         )
 
 
 def _log_file(folder: Path, number: int) -> Path:
     return folder / f"worker-{number}.log"
-
-
-def _wait(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    living = next((child for child in children if child.poll() is None), None)
-    if living is not None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            living.wait(LOOK_SECONDS)
 
 
 def _interrupt(children: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -124,21 +120,13 @@ def _interrupt(children: Sequence[subprocess.Popen[bytes]]) -> None:
             child.wait(max(0.0, limit - time.monotonic()))
 
 
-def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    for child in children:
-        if child.poll() is None:
-            child.kill()
-            child.wait()
-
-
-def _verdict(children: Sequence[subprocess.Popen[bytes]], plan: WorkerPlan) -> str | None:
-    codes = [child.returncode for child in children]
-    for number, code in enumerate(codes):
-        if code == BROKEN:
-            file = _log_file(plan.directory, number)
-            said = _last_line(plan, number)
-            raise SearchError(f"worker {number} could not work: {said} (see {file})")
-    if 0 in codes:  # it saw the count reached
+def _verdict(codes: Sequence[int], plan: WorkerPlan) -> str | None:
+    """Return the reason if the workers stopped early; raise if one could not start."""
+    if BROKEN in codes:
+        number = codes.index(BROKEN)
+        text, file = _last_line(plan, number), _log_file(plan.directory, number)
+        raise SearchError(f"worker {number} could not work: {text} (see {file})")
+    if 0 in codes:  # it saw that all trials are done
         return None
     if STOPPED in codes:
         return _last_line(plan, codes.index(STOPPED))
@@ -153,9 +141,9 @@ def _last_line(plan: WorkerPlan, number: int) -> str:
 
 @ENGINES.entry("ray")
 def run_ray(plan: WorkerPlan, workers: int, report: Callable[[], None]) -> str | None:
-    """Run the plan on `workers` Ray actors of a core each, on the cluster that is there.
+    """Run the plan on `workers` Ray actors of one core each, on the current cluster.
 
-    Ray starts the actors and nothing else: the study stays in its storage.
+    Ray only starts the actors: the study stays in its storage.
     """
     with _ray_cluster(workers) as ray:
         check_reach(plan.storage, len(ray.nodes()))
@@ -168,14 +156,14 @@ def run_ray(plan: WorkerPlan, workers: int, report: Callable[[], None]) -> str |
             done, waiting = ray.wait(waiting, timeout=LOOK_SECONDS)
             ends += [_ray_end(ray, each) for each in done]
             report()
-    if (True, None) in ends:  # it saw the count reached
+    if (True, None) in ends:  # it saw that all trials are done
         return None
-    stopped: str = next(said for _, said in ends)
-    return stopped
+    reason: str = ends[0][1]
+    return reason
 
 
 def check_reach(storage: str, machines: int) -> None:
-    """Refuse a storage that the workers on other machines cannot use."""
+    """Raise if workers on other machines cannot use the storage."""
     if machines > 1 and is_on_this_machine(storage):
         raise ConfigError(
             f"search: storage '{storage}' is a file of this machine and the cluster has "
@@ -184,10 +172,10 @@ def check_reach(storage: str, machines: int) -> None:
 
 
 class RayWorker:
-    """A worker as a Ray actor: it lives as long as the search."""
+    """Worker as a Ray actor, which lives as long as the search."""
 
     def work(self, packed: bytes, number: int) -> str | None:
-        """The loop of a worker."""
+        """Run the loop of a worker."""
         _one_thread()
         return work(unpack(packed), number)
 
@@ -205,7 +193,7 @@ def _ray_end(ray: Any, done: Any) -> tuple[bool, str | None]:
 @contextlib.contextmanager
 def _ray_cluster(workers: int) -> Iterator[Any]:
     try:
-        # A cluster of this machine alone, for this search alone, has no one to keep out.
+        # a local cluster for one search needs no authentication
         if "RAY_ADDRESS" not in os.environ:
             os.environ.setdefault("RAY_AUTH_MODE", "disabled")
         import ray
@@ -236,7 +224,7 @@ def _one_thread() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """End this process when the one that started it is gone: its trial is then free."""
+    """End this process when its parent is gone: its trial is then free."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -247,7 +235,7 @@ def _die_with(parent: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """A worker process, from its command line to its exit code."""
+    """Run a worker process and return its exit code."""
     file, number, *parent = arguments
     if parent:
         _die_with(int(parent[0]))

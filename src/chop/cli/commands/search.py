@@ -99,8 +99,8 @@ def run(config: SearchConfig, session: Session) -> dict[str, Any]:
     from chop.cli import search_plan
     from chop.cli.source import describe
     from chop.search.energy import energy_in_words, measure_energy
-    from chop.search.loop import INTERRUPTED
     from chop.search.study import save_study
+    from chop.search.worker_loop import INTERRUPTED
 
     loaded, evaluator, plan = search_plan.prepare(config, session)
     session.start_work()

@@ -186,7 +186,7 @@ def _serve(config: StudiesConfig, study: StudyFolder, session: Session) -> dict[
             "studies: optuna-dashboard is not installed. "
             "Install it: pip install 'masegraph[dashboard]'."
         ) from error
-    from chop.search.storage import open_store
+    from chop.search.study_storage import open_store
 
     session.start_work()
     address = f"http://{HOST}:{config.port}/"

@@ -1,7 +1,7 @@
-"""Graphs from ONNX files: `reader` is the way in, `file` the door.
+"""Reader of ONNX files; `reader` has the public functions.
 
-A file is read and checked (`file`), what is constant is computed and patterns are made one node
-(`rewrites`), a module runs the nodes by the operators of the table (`call` and its users) and makes
-layers as it goes (`model`), MaseGraph captures that module, and roundings become formats
-(`formats`).
+`onnx_file` reads and checks a file. `rewrites` computes constants and fuses patterns into one node.
+`onnx_model` is a module that runs the nodes by the operators of the table (`call` and its users)
+and creates layers on the first run. MaseGraph captures that module, and `onnx_formats` turns
+roundings into formats.
 """

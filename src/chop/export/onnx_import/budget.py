@@ -1,7 +1,7 @@
-"""Memory and work that the nodes of a file may take, in proportion to the size of the file.
+"""Limits on the memory and work of the nodes of a file, in proportion to the size of the file.
 
-Every operation of torch is first run on tensors without memory, and refused if its result is too
-large. So a few bytes of a file cannot ask for gigabytes or hours.
+Every operation of torch runs first on meta tensors, and raises if its result is too large. So a few
+bytes of a file cannot ask for gigabytes or hours.
 """
 
 from __future__ import annotations
@@ -16,19 +16,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 SMALL_BYTES, BYTES_PER_BYTE = 1 << 27, 32
-"""Bytes that any file may ask for, and more for each byte of it: 4-bit weights become float32, and
-are transposed."""
+"""Bytes for any file, and for each byte of it: 4-bit weights become float32 and are transposed."""
 SMALL_WORK, WORK_PER_BYTE = 1 << 34, 1 << 10
-"""Operations that any file may ask for, and more for each byte of it."""
+"""Operations for any file, and for each byte of it."""
 INTEGER_COST = 8
-"""Operations that a product of integers counts for: torch has no fast ones."""
+"""Operations that a product of integers counts for: torch has no fast kernels."""
 
 
 class Budget(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode in which operations of torch raise ValueError where a file of `size` bytes must not go.
-
-    `keep` counts results that stay in memory.
-    """
+    """Mode in which operations of torch raise ValueError beyond the limits of a file of `size`."""
 
     def __init__(self, size: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -54,18 +50,20 @@ class Budget(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def _check(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        takes_device = any(a.name == "device" for a in func._schema.arguments)
+        options = {**kwargs, "device": torch.device("meta")} if takes_device else dict(kwargs)
         try:
-            made = func(*tree_map(_empty, args), **tree_map(_empty, _on_meta(func, kwargs)))
+            result = func(*tree_map(_empty, args), **tree_map(_empty, options))
         except (RuntimeError, TypeError, ValueError, IndexError):
-            return  # sizes depend on values, and are those of the operands; or torch refuses it
-        results = [t for t in tree_leaves(made) if isinstance(t, Tensor)]
+            return  # sizes depend on values, and are those of the operands; or torch rejects it
+        results = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
         needed = 0 if func.is_view else sum(t.numel() * t.itemsize for t in results)
         if needed > self.most_bytes:
             raise ValueError(
                 f"{func.__name__.partition('.')[0]} would make {needed} bytes. Allowed for a file "
                 f"of this size: {self.most_bytes}"
             )
-        self.work += sum(t.numel() for t in results) + _products(func, args, kwargs, made)
+        self.work += sum(t.numel() for t in results) + _products(func, args, kwargs, result)
         if self.work > self.most_work:
             raise ValueError(
                 f"more than {self.most_work} operations. Allowed for a file of this size: fewer"
@@ -78,17 +76,11 @@ def _empty(value: Any) -> Any:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
-def _on_meta(func: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments with which an operation makes no memory."""
-    takes_device = any(a.name == "device" for a in func._schema.arguments)
-    return {**kwargs, "device": torch.device("meta")} if takes_device else dict(kwargs)
-
-
-def _products(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any) -> int:
+def _products(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
     """Return the number of multiplications and additions of products and convolutions."""
     packet = getattr(func, "_overloadpacket", None)
     if packet not in flop_registry:
         return 0
-    count = int(flop_registry[packet](*args, **kwargs, out_val=made))
+    count = int(flop_registry[packet](*args, **kwargs, out_val=result))
     first = next(t for t in tree_leaves(args) if isinstance(t, Tensor))
     return count if first.is_floating_point() else INTEGER_COST * count

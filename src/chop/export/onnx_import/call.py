@@ -1,104 +1,104 @@
-"""A node about to run, with its operands in the form that its operator wants; the operators."""
+"""Call of a node, with access to its operands in several forms, and the table of operators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from chop.errors import ExportError
-from chop.export.onnx_import.file import MAIN, Constant, Node
-from chop.export.onnx_import.values import Host, Ints, as_tensor, host_of, is_host
+from chop.export.onnx_import.host_values import Host, Ints, as_tensor, host_of, is_host
+from chop.export.onnx_import.onnx_file import MAIN, OnnxConstant, OnnxNode
 from chop.files import shown
 
 LARGEST_MADE = 1 << 28
-"""Elements of what an operator may make of a few numbers."""
+"""Limit on the elements of a tensor that an operator creates from a few numbers."""
 OWN = "chop"
-"""The domain of nodes that stand for several of a file."""
+"""Domain of nodes that replace several nodes of a file."""
 
 
 class Scope(Protocol):
-    """Where nodes run: folding of constants, or a model."""
+    """Environment of nodes: the folding of constants, or a model."""
 
-    constants: dict[str, Constant]
+    constants: dict[str, OnnxConstant]
     numbers: dict[str, Host | None]
     is_folding: bool
 
     def kind_of(self, number: int) -> str:
-        """The name of a type by its number in files."""
+        """Return the name of a type by its number in files."""
 
     def is_fixed(self, name: str) -> bool:
-        """Whether a value is made of constants and sizes alone."""
+        """Return True if a value depends on constants and sizes alone."""
 
     def note_grid(self, name: str, grid: Any) -> None:
-        """Remember what a constant is a multiple of."""
+        """Store the grid of a constant."""
 
     def note_kind(self, name: str, kind: str) -> None:
-        """Remember the type of a constant, where torch has no such."""
+        """Store the type of a constant that torch lacks."""
 
     def attached(self, name: str) -> Tensor:
-        """A constant as a parameter or buffer of the model."""
+        """Return a constant as a parameter or buffer of the model."""
 
     def matrix(self, name: str, *, turned: bool) -> tuple[nn.Parameter, str]:
-        """A constant, or its transpose, as a parameter, and the name of what it came from."""
+        """Return a constant, or its transpose, as a parameter, and the name of its origin."""
 
     def layer(self, key: tuple[Any, ...], hint: str, make: Callable[[], nn.Module]) -> Any:
-        """The layer of this key, made where there is none yet and named by `hint`."""
+        """Return the layer of this key; create it, named by `hint`, if there is none."""
 
 
 class Call:
-    """A node, the values made so far, and where it runs."""
+    """Node with the values so far and its scope."""
 
-    def __init__(self, node: Node, values: dict[str, Any], scope: Scope) -> None:
+    def __init__(self, node: OnnxNode, values: dict[str, Any], scope: Scope) -> None:
         self.node, self.scope, self._values = node, scope, values
 
     @property
     def version(self) -> int:
-        """The opset."""
+        """Opset of the node."""
         return self.node.version
 
     @property
     def count(self) -> int:
-        """How many inputs the node names."""
+        """Number of inputs."""
         return len(self.node.inputs)
 
     def given(self, place: int) -> bool:
-        """Whether the node has this input."""
+        """Return True if the node has this input."""
         return place < len(self.node.inputs) and bool(self.node.inputs[place])
 
     def name(self, place: int) -> str:
-        """The name of an input."""
+        """Return the name of an input."""
         return self.node.inputs[place]
 
     def constant(self, place: int) -> Tensor | None:
-        """The input's values where they are known from the file."""
+        """Return the values of a constant input, or None."""
         if not self.given(place) or self.name(place) not in self.scope.constants:
             return None
         return self.scope.constants[self.name(place)].values
 
     def value(self, place: int) -> Any:
-        """The input as it is: a tensor, numbers, a sequence."""
+        """Return the input: a tensor, numbers, a sequence."""
         if not self.given(place):
             raise ValueError(f"input {place} is missing")
-        known = self.constant(place)
-        if known is None:
+        constant = self.constant(place)
+        if constant is None:
             return self._values[self.name(place)]
-        return known if self.scope.is_folding else self.scope.attached(self.name(place))
+        return constant if self.scope.is_folding else self.scope.attached(self.name(place))
 
     def tensor(self, place: int) -> Tensor:
-        """The input as a tensor."""
+        """Return the input as a tensor."""
         return as_tensor(self.value(place))
 
     def optional(self, place: int) -> Tensor | None:
-        """The input as a tensor, where it is there."""
+        """Return the input as a tensor, or None if it is missing."""
         return self.tensor(place) if self.given(place) else None
 
     def operand(self, place: int) -> Any:
-        """The input as a tensor, or as one number where it is just that."""
-        known = self.constant(place)
-        if known is not None and known.dim() == 0 and not self.scope.is_folding:
+        """Return the input as a tensor, or as a number if it is one."""
+        constant = self.constant(place)
+        if constant is not None and constant.dim() == 0 and not self.scope.is_folding:
             number = self.scope.numbers.get(self.name(place))
             if number is not None:
                 return number
@@ -106,63 +106,60 @@ class Call:
         return as_tensor(value) if isinstance(value, Ints) else value
 
     def is_host(self, place: int) -> bool:
-        """Whether the input is sizes, or computed from them."""
+        """Return True if the input is sizes, or computed from them."""
         return self.constant(place) is None and is_host(self.value(place))
 
     def host(self, place: int) -> Host | None:
-        """The input as numbers, where it is known without running."""
-        known = self.constant(place)
-        if known is not None:
-            return host_of(known) if self.scope.is_folding else self.scope.numbers[self.name(place)]
+        """Return the input as numbers if it does not depend on tensors, or None."""
+        constant = self.constant(place)
+        if constant is not None:
+            name = self.name(place)
+            return host_of(constant) if self.scope.is_folding else self.scope.numbers[name]
         value = self.value(place)
         return value if is_host(value) else None
 
     def hosts(self) -> list[Host] | None:
-        """All inputs as numbers, where sizes are among them and no tensor is."""
+        """Return all inputs as numbers if some are sizes and none are tensors, or None."""
         if not any(self.is_host(i) for i in range(self.count)):
             return None
-        found = [self.host(i) for i in range(self.count)]
-        kept = [f for f in found if f is not None]
-        return kept if len(kept) == len(found) else None
+        hosts = [self.host(i) for i in range(self.count)]
+        numbers = [h for h in hosts if h is not None]
+        return numbers if len(numbers) == len(hosts) else None
 
     def numbers(self, place: int) -> list[Any]:
-        """The input as a list of numbers; one that a tensor decides is an error."""
-        found = self.host(place)
-        if found is None:
+        """Return the input as a list of numbers; raise if it depends on tensors."""
+        numbers = self.numbers_or_one(place)
+        return list(numbers) if isinstance(numbers, Ints) else [numbers]
+
+    def numbers_or_one(self, place: int) -> Host:
+        """Return the input as numbers, a vector or one; raise if it depends on tensors."""
+        numbers = self.host(place)
+        if numbers is None:
             raise ExportError(
                 f"its input {shown(self.name(place))} depends on values, not on sizes alone"
             )
-        return list(found) if isinstance(found, Ints) else [found]
-
-    def numbers_or_one(self, place: int) -> Host:
-        """The input as numbers, a vector or one."""
-        found = self.host(place)
-        if found is None:
-            self.numbers(place)  # which says why
-        assert found is not None
-        return found
+        return numbers
 
     def dtype_of(self, place: int) -> torch.dtype | None:
-        """The type of a tensor that is no number here."""
-        known = self.constant(place)
-        if known is None:
-            value = self.value(place)
-            return value.dtype if isinstance(value, Tensor) else None
-        return known.dtype
+        """Return the dtype of the input, or None if it is a number."""
+        value = self.value(place) if self.constant(place) is None else self.constant(place)
+        return value.dtype if isinstance(value, Tensor) else None
 
     def number(self, place: int) -> Any:
-        """The input as one number."""
-        found = self.numbers(place)
-        if len(found) != 1:
-            raise ValueError(f"input {shown(self.name(place))} has {len(found)} elements, not one")
-        return found[0]
+        """Return the input as one number."""
+        numbers = self.numbers(place)
+        if len(numbers) != 1:
+            raise ValueError(
+                f"input {shown(self.name(place))} has {len(numbers)} elements, not one"
+            )
+        return numbers[0]
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute."""
+        """Return an attribute."""
         return self.node.attributes.get(name, default)
 
     def option(self, name: str, place: int, default: Any = None) -> Any:
-        """Numbers that older opsets have as an attribute and newer ones as an input."""
+        """Return numbers that are an attribute in older opsets and an input in newer ones."""
         if self.given(place):
             return self.numbers(place)
         return self.attribute(name, default)
@@ -170,7 +167,7 @@ class Call:
 
 Operator = Callable[[Call], Any]
 OPERATORS: dict[tuple[str, str], Operator] = {}
-"""What is known, by domain and name. To add one, write a function under `@operator`."""
+"""Operators by domain and name. To add one, decorate a function with `@operator`."""
 
 
 def operator(*names: str, domain: str = MAIN) -> Callable[[Operator], Operator]:
@@ -185,13 +182,18 @@ def operator(*names: str, domain: str = MAIN) -> Callable[[Operator], Operator]:
     return register
 
 
+def register_operators(table: Mapping[str, Operator]) -> None:
+    """Register the operators of ONNX that are one expression, by name."""
+    for name, function in table.items():
+        operator(name)(function)
+
+
 def known_operators() -> str:
-    """What is known, in words."""
-    names = [f"{d}:{n}" if d else n for d, n in sorted(OPERATORS) if d != OWN]
-    return ", ".join(names)
+    """Return the names of all operators as text."""
+    return ", ".join(f"{d}:{n}" if d else n for d, n in sorted(OPERATORS) if d != OWN)
 
 
 def check_made(count: Any) -> None:
-    """Refuse to make a tensor that a few bytes of a file ask for, and no memory holds."""
+    """Raise if a few bytes of a file ask for a tensor of too many elements."""
     if not 0 <= count <= LARGEST_MADE:
         raise ValueError(f"would make {count} elements; allowed are {LARGEST_MADE}")

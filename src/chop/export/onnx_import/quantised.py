@@ -1,4 +1,4 @@
-"""Quantised values of a file: what a weight or an activation is a multiple of."""
+"""Quantised values of a file, and the grids of constants."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from chop.export.onnx_import.call import Call, operator
-from chop.export.onnx_import.file import BITS
+from chop.export.onnx_import.onnx_file import BITS
 
 QONNX = "qonnx.custom_op.general"
 DOMAINS = (QONNX, "finn.custom_op.general", "onnx.brevitas")
-"""Domains in which `Quant` is found."""
+"""Domains of `Quant`."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A constant is (whole number - zero_point) * scale; `scale` broadcasts with it.
+    """Grid of a constant: (integer - zero_point) * scale, where `scale` broadcasts with it.
 
-    `low` and `high` bound the whole numbers. Without them the values are floats of `element`.
+    `low` and `high` bound the integers. With `element`, the values are floats of that type.
     """
 
     scale: Tensor
@@ -30,18 +30,18 @@ class Grid:
     element: str = ""
 
     def turned(self) -> Grid:
-        """The grid of the transpose."""
+        """Return the grid of the transpose."""
         return replace(self, scale=self.scale.t() if self.scale.dim() == 2 else self.scale)
 
 
 def bounds_of(kind: str) -> tuple[int, int]:
-    """The smallest and the largest whole number of a type."""
+    """Return the smallest and the largest integer of a type."""
     bits = BITS[kind]
     return (0, 2**bits - 1) if kind.startswith("U") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def spread(scale: Tensor, like: Tensor, axis: int, block: int) -> Tensor:
-    """A scale of ONNX in a shape that broadcasts with the tensor it is of."""
+    """Return a scale of ONNX in a shape that broadcasts with its tensor."""
     if scale.dim() == 0 or scale.numel() == 1:
         return scale.reshape(())
     if block:
@@ -63,17 +63,11 @@ def _dequantize(call: Call) -> Any:
     whole = codes.to(scale.dtype)
     values = (whole if zero is None else whole - zero.to(scale.dtype)) * wide
     if call.scope.is_folding:
-        _note(call, wide, zero)
+        kind = call.scope.constants[call.name(0)].kind
+        first = 0 if zero is None else int(zero.reshape(-1)[0])
+        if kind in BITS and (zero is None or bool((zero == first).all())):
+            call.scope.note_grid(call.node.outputs[0], Grid(wide, first, *bounds_of(kind)))
     return values
-
-
-def _note(call: Call, scale: Tensor, zero: Tensor | None) -> None:
-    """Remember the grid of a weight, where its zero is one number."""
-    kind = call.scope.constants[call.name(0)].kind
-    first = 0 if zero is None else int(zero.reshape(-1)[0])
-    if kind in BITS and (zero is None or bool((zero == first).all())):
-        grid = Grid(scale, first, *bounds_of(kind))
-        call.scope.note_grid(call.node.outputs[0], grid)
 
 
 @operator("QuantizeLinear")
@@ -86,14 +80,14 @@ def _quantize(call: Call) -> Any:
     whole = torch.round(x / spread(scale, x, axis, block))
     if call.given(2):
         whole = whole + spread(call.tensor(2), x, axis, block).to(x.dtype)
-    held = {"INT8": torch.int8, "UINT8": torch.uint8, "INT4": torch.int8, "UINT4": torch.uint8}
+    dtypes = {"INT8": torch.int8, "UINT8": torch.uint8, "INT4": torch.int8, "UINT4": torch.uint8}
     if call.scope.is_folding:
         call.scope.note_kind(call.node.outputs[0], kind)
-    return whole.clamp(*bounds_of(kind)).to(held.get(kind, torch.int32))
+    return whole.clamp(*bounds_of(kind)).to(dtypes.get(kind, torch.int32))
 
 
 def quant_bounds(bits: float, is_signed: bool, is_narrow: bool) -> tuple[int, int]:
-    """The whole numbers of a `Quant` of QONNX."""
+    """Return the smallest and the largest integer of a `Quant` of QONNX."""
     if not 1 <= bits <= 32 or bits != int(bits):
         raise ValueError(f"bit width {bits}. Allowed: whole numbers from 1 to 32")
     width = int(bits)
@@ -103,14 +97,13 @@ def quant_bounds(bits: float, is_signed: bool, is_narrow: bool) -> tuple[int, in
 
 
 def check_rounding(call: Call) -> None:
-    """Refuse a `Quant` that rounds otherwise than to the nearest even."""
+    """Raise if a `Quant` does not round to the nearest even."""
     mode = call.attribute("rounding_mode", "ROUND")
     if mode.upper() not in ("ROUND", "HALF_EVEN"):
         raise ValueError(f"rounding_mode {mode:.40}. Allowed: ROUND, HALF_EVEN")
 
 
 def _quant(call: Call) -> Any:
-    """A `Quant` of QONNX."""
     check_rounding(call)
     x, scale = call.tensor(0), call.tensor(1)
     zero, bits = call.number(2), call.number(3)

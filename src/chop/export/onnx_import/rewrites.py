@@ -10,186 +10,146 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from chop.export.activation_rounding import Steps
 from chop.export.onnx_import.budget import Budget
 from chop.export.onnx_import.call import OPERATORS, OWN, Call, known_operators
-from chop.export.onnx_import.file import BITS, MAIN, Constant, Node, OnnxFile
+from chop.export.onnx_import.host_values import Host
+from chop.export.onnx_import.onnx_file import BITS, MAIN, OnnxConstant, OnnxFile, OnnxNode
 from chop.export.onnx_import.quantised import DOMAINS, Grid, bounds_of, check_rounding, quant_bounds
-from chop.export.onnx_import.values import Host
-from chop.export.rounding import Steps
 from chop.files import shown
 
 PROBLEMS = (
-    RuntimeError,
-    TypeError,
-    ValueError,
-    IndexError,
-    KeyError,
-    AttributeError,
-    ArithmeticError,
-    AssertionError,
-    MemoryError,
+    *(RuntimeError, TypeError, ValueError, IndexError, KeyError),
+    *(AttributeError, ArithmeticError, AssertionError, MemoryError),
 )
-"""What torch and Python raise where the numbers of a file make no sense."""
+"""Errors of torch and Python on invalid numbers of a file."""
 
 
 def run_node(call: Call, file: OnnxFile, budget: Budget) -> dict[str, Any]:
-    """Return the outputs of a node; what goes wrong is an error that names file and node."""
+    """Return the outputs of a node; errors name file and node."""
     try:
         with budget:
-            made = outputs_of(call)
+            outputs = outputs_of(call)
         if call.scope.is_folding:
-            budget.keep(*(value for value in made.values() if isinstance(value, Tensor)))
-        return made
+            budget.keep(*(value for value in outputs.values() if isinstance(value, Tensor)))
+        return outputs
     except PROBLEMS as error:
         words = (str(error).splitlines() or [type(error).__name__])[0]
         raise file.fail(f"{call.node}: {words.rstrip('.')[:300]}.", error) from error
 
 
 def outputs_of(call: Call) -> dict[str, Any]:
-    """The outputs of a node by name."""
+    """Return the outputs of a node by name."""
     node = call.node
-    made = OPERATORS[node.domain, node.operator](call)
-    results = made if isinstance(made, tuple) else (made,)
+    result = OPERATORS[node.domain, node.operator](call)
+    results = result if isinstance(result, tuple) else (result,)
     return {name: value for name, value in zip(node.outputs, results, strict=False) if name}
 
 
 class Folded:
-    """The nodes that are left when what is constant has been computed.
+    """Nodes of a file after its constants are computed.
 
-    `constants` are the tensors of the file and those computed; `grids` say which are quantised,
-    `origins` which are another one or its transpose.
+    `constants` are the tensors of the file and the computed ones. `grids` has the grids of
+    quantised ones, `origins` the origin of copies and transposes.
     """
 
     is_folding = True
 
     def __init__(self, file: OnnxFile) -> None:
         self.file = file
-        self.constants: dict[str, Constant] = dict(file.constants)
+        self.constants: dict[str, OnnxConstant] = dict(file.constants)
         self.numbers: dict[str, Host | None] = {}
         self.grids: dict[str, Grid] = {}
         self.origins: dict[str, tuple[str, bool]] = {}
         self._kinds: dict[str, str] = {}
-        self.nodes: list[Node] = []
+        self.nodes: list[OnnxNode] = []
         self.budget = Budget(file.size)
         for node in file.nodes:
-            for part in self._parts(node):
-                self._check(part)
-                self._take(part)
+            parts = [node]
+            if node.domain == MAIN and node.operator in ("QLinearConv", "QLinearMatMul"):
+                if len(node.inputs) < 8:
+                    raise file.fail(f"{node}: {len(node.inputs)} inputs. Allowed: 8 or 9.")
+                parts = _unfused(node)
+            for part in parts:
+                if (part.domain, part.operator) not in OPERATORS:
+                    raise file.fail(f"{part}: not a known operator. Known: {known_operators()}.")
+                self._add(part)
 
-    def _parts(self, node: Node) -> list[Node]:
-        if node.domain != MAIN or node.operator not in ("QLinearConv", "QLinearMatMul"):
-            return [node]
-        if len(node.inputs) < 8:
-            raise self.file.fail(f"{node}: {len(node.inputs)} inputs. Allowed: 8 or 9.")
-        return _unfused(node)
-
-    def _check(self, node: Node) -> None:
-        if (node.domain, node.operator) not in OPERATORS:
-            raise self.file.fail(f"{node}: not a known operator. Known: {known_operators()}.")
-
-    def _take(self, node: Node) -> None:
+    def _add(self, node: OnnxNode) -> None:
         if any(name and name not in self.constants for name in node.inputs):
             self.nodes.append(node)
             return
-        made = run_node(Call(node, {}, self), self.file, self.budget)
-        if not all(isinstance(value, Tensor) for value in made.values()):
+        outputs = run_node(Call(node, {}, self), self.file, self.budget)
+        if not all(isinstance(value, Tensor) for value in outputs.values()):
             raise self.file.fail(f"{node}: a constant that is no tensor.")
-        for name, value in made.items():
-            kind = self._kinds.get(name, _kind(value))
-            self.constants[name] = Constant(value.contiguous(), kind)
-        self._trace_origin(node)
-
-    def _trace_origin(self, node: Node) -> None:
+        dtypes = {torch.float32: "FLOAT", torch.float64: "DOUBLE"}
+        for name, value in outputs.items():
+            kind = dtypes.get(value.dtype, str(value.dtype).removeprefix("torch.").upper())
+            kind = self._kinds.get(name, kind)
+            self.constants[name] = OnnxConstant(value.contiguous(), kind)
         if node.operator == "Identity":
             self.origins[node.outputs[0]] = self.origin(node.inputs[0])
-            self._keep_kind(node)
-        given = self.constants[node.inputs[0]].values if node.inputs else None
-        is_matrix = given is not None and given.dim() == 2
-        is_transpose = node.operator == "Transpose" and is_matrix
-        if is_transpose and node.attributes.get("perm", [1, 0]) == [1, 0]:
+            self.constants[node.outputs[0]] = self.constants[node.inputs[0]]
+        is_swap = node.operator == "Transpose" and node.attributes.get("perm", [1, 0]) == [1, 0]
+        if is_swap and self.constants[node.inputs[0]].values.dim() == 2:
             base, is_turned = self.origin(node.inputs[0])
             self.origins[node.outputs[0]] = base, not is_turned
 
-    def _keep_kind(self, node: Node) -> None:
-        given = self.constants[node.inputs[0]]
-        self.constants[node.outputs[0]] = given
-
     def origin(self, name: str) -> tuple[str, bool]:
-        """The constant that `name` comes from, and whether it is the transpose."""
+        """Return the constant that `name` comes from, and whether it is the transpose."""
         return self.origins.get(name, (name, False))
 
-    # -- what running nodes asks of a scope ------------------------------------------------
+    # the methods of `Scope`, see there
 
     def kind_of(self, number: int) -> str:
-        """The name of a type."""
         return self.file.kind_of(number, "a type")
 
     def is_fixed(self, name: str) -> bool:
-        """All is constant here."""
         return True
 
     def note_grid(self, name: str, grid: Grid) -> None:
-        """Remember what a constant is a multiple of."""
         self.grids[name] = grid
 
     def note_kind(self, name: str, kind: str) -> None:
-        """Remember the type of a constant."""
         self._kinds[name] = kind
 
     def attached(self, name: str) -> Tensor:
-        """The constant itself."""
         return self.constants[name].values
 
     def matrix(self, name: str, *, turned: bool) -> tuple[nn.Parameter, str]:
-        """No layers are made of constants alone."""
         raise ValueError(f"the layer of {shown(name)} has an input that is constant")
 
     def layer(self, key: tuple[Any, ...], hint: str, make: Callable[[], nn.Module]) -> Any:
-        """A layer for this one call."""
         return make()
 
 
-def _kind(value: Tensor) -> str:
-    names = {torch.float32: "FLOAT", torch.float64: "DOUBLE"}
-    return names.get(value.dtype, str(value.dtype).removeprefix("torch.").upper())
+def _unfused(node: OnnxNode) -> list[OnnxNode]:
+    """Return an operator on codes as the float one between dequantisation and quantisation."""
+    base, inputs = node.outputs[0], node.inputs
+    nodes: list[OnnxNode] = []
 
+    def add(operator: str, names: tuple[str, ...], output: str, attributes: Any) -> str:
+        parts: Any = {"inputs": names, "outputs": (output,), "attributes": dict(attributes)}
+        nodes.append(replace(node, operator=operator, **parts))
+        return output
 
-def _unfused(node: Node) -> list[Node]:
-    """An operator on codes: the float one between `DequantizeLinear` and `QuantizeLinear`."""
-    base, given = node.outputs[0], node.inputs
-    made = []
-    floats = []
-    for i, place in enumerate((0, 3)):
-        name = f"{base}:operand_{i}"
-        axis = {"axis": 0 if node.operator == "QLinearConv" else 1}
-        parts = (*given[place : place + 3],)
-        made.append(_beside(node, "DequantizeLinear", parts, name, axis if i else {}))
-        floats.append(name)
-    if len(given) > 8 and given[8]:
-        made.append(_beside(node, "Mul", (given[1], given[4]), f"{base}:bias_scale"))
-        parts = (given[8], f"{base}:bias_scale")
-        made.append(_beside(node, "DequantizeLinear", parts, f"{base}:bias", {"axis": 0}))
-        floats.append(f"{base}:bias")
+    axis = {"axis": 0 if node.operator == "QLinearConv" else 1}
+    floats = [
+        add("DequantizeLinear", inputs[0:3], f"{base}:operand_0", {}),
+        add("DequantizeLinear", inputs[3:6], f"{base}:operand_1", axis),
+    ]
+    if len(inputs) > 8 and inputs[8]:
+        scale = add("Mul", (inputs[1], inputs[4]), f"{base}:bias_scale", {})
+        names = (inputs[8], scale)
+        floats.append(add("DequantizeLinear", names, f"{base}:bias", {"axis": 0}))
     core = node.operator.removeprefix("QLinear")
-    made.append(_beside(node, core, tuple(floats), f"{base}:float", node.attributes))
-    last = (f"{base}:float", given[6], given[7])
-    return [*made, _beside(node, "QuantizeLinear", last, base)]
-
-
-def _beside(
-    node: Node,
-    name: str,
-    inputs: tuple[str, ...],
-    output: str,
-    attributes: dict[str, Any] | None = None,
-) -> Node:
-    return replace(
-        node, operator=name, inputs=inputs, outputs=(output,), attributes=dict(attributes or {})
-    )
+    result = add(core, tuple(floats), f"{base}:float", node.attributes)
+    add("QuantizeLinear", (result, inputs[6], inputs[7]), base, {})
+    return nodes
 
 
 class Fused:
-    """The nodes with patterns made one: roundings of activations, linear layers."""
+    """Nodes after patterns are fused: roundings of activations, linear layers."""
 
     def __init__(self, folded: Folded) -> None:
         self.folded = folded
@@ -198,43 +158,36 @@ class Fused:
         self.nodes = [self._rewritten(node, self._rounding) for node in self.nodes]
         self._index()
         self.nodes = [self._rewritten(node, self._layer) for node in self.nodes]
-        self.nodes = self._needed()
+        needed, nodes = set(folded.file.outputs), []
+        for node in reversed(self.nodes):  # drop nodes without a path to an output
+            if needed.intersection(node.outputs):
+                nodes.append(node)
+                needed.update(node.inputs)
+        self.nodes = nodes[::-1]
 
     def _index(self) -> None:
-        outputs = self.folded.file.outputs
         self.maker = {name: node for node in self.nodes for name in node.outputs}
         self.uses = Counter(name for node in self.nodes for name in node.inputs)
-        self.uses.update(outputs)
+        self.uses.update(self.folded.file.outputs)
 
-    def _rewritten(self, node: Node, rewrite: Callable[[Node], Node]) -> Node:
+    def _rewritten(self, node: OnnxNode, rewrite: Callable[[OnnxNode], OnnxNode]) -> OnnxNode:
         try:
             return rewrite(node)
         except PROBLEMS as error:
             raise self.folded.file.fail(f"{node}: {error}.", error) from error
 
-    def _needed(self) -> list[Node]:
-        """The nodes on which an output depends."""
-        wanted, kept = set(self.folded.file.outputs), []
-        for node in reversed(self.nodes):
-            if wanted.intersection(node.outputs):
-                kept.append(node)
-                wanted.update(node.inputs)
-        return kept[::-1]
-
     def _constant(self, name: str) -> Tensor | None:
-        found = self.folded.constants.get(name)
-        return None if found is None else found.values
+        constant = self.folded.constants.get(name)
+        return None if constant is None else constant.values
 
-    # -- roundings -------------------------------------------------------------------------
-
-    def _rounding(self, node: Node) -> Node:
+    def _rounding(self, node: OnnxNode) -> OnnxNode:
         if node.domain == MAIN and node.operator == "DequantizeLinear":
             return self._quantise_dequantise(node)
         is_quant = node.domain in DOMAINS and node.operator in ("Quant", "IntQuant")
         return self._quant(node) if is_quant else node
 
-    def _quantise_dequantise(self, node: Node) -> Node:
-        """`DequantizeLinear` of `QuantizeLinear` at the same scale."""
+    def _quantise_dequantise(self, node: OnnxNode) -> OnnxNode:
+        """Fuse `DequantizeLinear` of `QuantizeLinear` with the same scale."""
         before = self.maker.get(node.inputs[0])
         if before is None or before.operator != "QuantizeLinear" or len(before.inputs) < 3:
             return node
@@ -253,11 +206,10 @@ class Fused:
         steps = Steps(_values(scale), first, low, high, axis)
         return self._rounds(node, source, steps)
 
-    def _same_settings(self, before: Node, node: Node) -> bool:
-        pairs = list(zip(before.inputs[1:], node.inputs[1:], strict=False))
+    def _same_settings(self, before: OnnxNode, node: OnnxNode) -> bool:
         if len(node.inputs) != len(before.inputs):
             return False
-        for a, b in pairs:
+        for a, b in zip(before.inputs[1:], node.inputs[1:], strict=True):
             one, other = self._constant(a), self._constant(b)
             if one is None or other is None or not torch.equal(one, other):
                 return False
@@ -266,8 +218,8 @@ class Fused:
     def _clamped(
         self, name: str, scale: Tensor, zero: int, low: int, high: int
     ) -> tuple[str, int, int]:
-        """The value before bounds that whole numbers make, and those bounds."""
-        found = {"Max": low, "Min": high}
+        """Return the value before a clamp to multiples of the scale, and the bounds."""
+        bounds = {"Max": low, "Min": high}
         source = name
         for kind in ("Min", "Max"):
             node = self.maker.get(source)
@@ -281,12 +233,12 @@ class Fused:
                 return name, low, high
             if not torch.equal(scale * whole, bound.expand_as(scale * whole)):
                 return name, low, high
-            found[kind] = int(whole.reshape(-1)[0]) + zero
+            bounds[kind] = int(whole.reshape(-1)[0]) + zero
             source = node.inputs[0]
-        bottom, top = found["Max"], found["Min"]
+        bottom, top = bounds["Max"], bounds["Min"]
         return (source, bottom, top) if low <= bottom < top <= high else (name, low, high)
 
-    def _quant(self, node: Node) -> Node:
+    def _quant(self, node: OnnxNode) -> OnnxNode:
         scale, zero, bits = (self._constant(name) for name in node.inputs[1:4])
         if scale is None or zero is None or bits is None or zero.numel() != 1:
             return node
@@ -300,12 +252,10 @@ class Fused:
         steps = Steps(_values(scale.reshape(-1)), int(zero), low, high, axis)
         return self._rounds(node, node.inputs[0], steps)
 
-    def _rounds(self, node: Node, source: str, steps: Steps) -> Node:
-        return Node("Round", OWN, 1, node.name, (source,), (node.outputs[0],), {"steps": steps})
+    def _rounds(self, node: OnnxNode, source: str, steps: Steps) -> OnnxNode:
+        return OnnxNode("Round", OWN, 1, node.name, (source,), (node.outputs[0],), {"steps": steps})
 
-    # -- linear layers ---------------------------------------------------------------------
-
-    def _layer(self, node: Node) -> Node:
+    def _layer(self, node: OnnxNode) -> OnnxNode:
         if node.domain != MAIN:
             return node
         if node.operator == "Gemm":
@@ -315,26 +265,27 @@ class Fused:
         return self._sum(node) if node.operator == "Add" else node
 
     def _is_matrix(self, name: str) -> bool:
-        found = self._constant(name)
-        return found is not None and found.dim() == 2 and found.is_floating_point()
+        values = self._constant(name)
+        return values is not None and values.dim() == 2 and values.is_floating_point()
 
-    def _gemm(self, node: Node) -> Node:
+    def _gemm(self, node: OnnxNode) -> OnnxNode:
         plain = all(node.attributes.get(k, d) == d for k, d in (("alpha", 1.0), ("transA", 0)))
         bias = node.inputs[2] if len(node.inputs) > 2 else ""
         turned = not node.attributes.get("transB", 0)
         matrix = self._constant(node.inputs[1])
         if not plain or matrix is None or matrix.dim() != 2:
             return node
-        fits = not bias or (node.attributes.get("beta", 1.0) == 1.0)
-        fits = fits and (not bias or self._is_bias(bias, matrix.shape[1 if turned else 0]))
-        return self._linear(node, node.inputs[0], node.inputs[1], bias, turned) if fits else node
+        is_scaled = node.attributes.get("beta", 1.0) != 1.0
+        if bias and (is_scaled or not self._is_bias(bias, matrix.shape[1 if turned else 0])):
+            return node
+        return self._linear(node, node.inputs[0], node.inputs[1], bias, turned)
 
     def _is_bias(self, name: str, size: int) -> bool:
-        found = self._constant(name)
-        return found is not None and tuple(found.shape) == (size,)
+        values = self._constant(name)
+        return values is not None and tuple(values.shape) == (size,)
 
-    def _sum(self, node: Node) -> Node:
-        """The product with a matrix, and a bias."""
+    def _sum(self, node: OnnxNode) -> OnnxNode:
+        """Fuse the product with a matrix and the addition of a bias."""
         for source, bias in (node.inputs, node.inputs[::-1]):
             before = self.maker.get(source)
             if before is None or before.operator != "MatMul" or self.uses[source] != 1:
@@ -346,9 +297,9 @@ class Fused:
                 return self._linear(node, before.inputs[0], before.inputs[1], bias, True)
         return node
 
-    def _linear(self, node: Node, x: str, weight: str, bias: str, turned: bool) -> Node:
+    def _linear(self, node: OnnxNode, x: str, weight: str, bias: str, turned: bool) -> OnnxNode:
         inputs = (x, weight, bias) if bias else (x, weight)
-        return Node("Linear", OWN, 1, node.name, inputs, node.outputs, {"turned": turned})
+        return OnnxNode("Linear", OWN, 1, node.name, inputs, node.outputs, {"turned": turned})
 
 
 def _values(scale: Tensor) -> tuple[float, ...]:

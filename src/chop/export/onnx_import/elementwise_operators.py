@@ -1,4 +1,4 @@
-"""Operators element by element."""
+"""Elementwise operators."""
 
 from __future__ import annotations
 
@@ -12,51 +12,39 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chop.export.onnx_import.call import OPERATORS, Call, operator
-from chop.export.onnx_import.file import MAIN, TYPES
-from chop.export.onnx_import.values import as_tensor, elementwise, is_host
+from chop.export.onnx_import.call import Call, operator, register_operators
+from chop.export.onnx_import.host_values import as_tensor, elementwise, is_host
+from chop.export.onnx_import.onnx_file import TYPES
 
+_SAME_NAME = (
+    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf"),
+    *("Exp", "Floor", "IsNaN", "Log", "Reciprocal", "Round", "Sigmoid", "Sign", "Sin", "Sinh"),
+    *("Tan", "Tanh"),
+)
 UNARY: dict[str, Callable[[Tensor], Tensor]] = {
-    "Abs": torch.abs,
-    "Acos": torch.acos,
-    "Acosh": torch.acosh,
-    "Asin": torch.asin,
-    "Asinh": torch.asinh,
-    "Atan": torch.atan,
-    "Atanh": torch.atanh,
+    **{name: getattr(torch, name.lower()) for name in _SAME_NAME},
     "BitwiseNot": torch.bitwise_not,
-    "Ceil": torch.ceil,
-    "Cos": torch.cos,
-    "Cosh": torch.cosh,
-    "Erf": torch.erf,
-    "Exp": torch.exp,
-    "Floor": torch.floor,
     "HardSwish": F.hardswish,
-    "IsNaN": torch.isnan,
-    "Log": torch.log,
     "Mish": F.mish,
     "Not": torch.logical_not,
-    "Reciprocal": torch.reciprocal,
     "Relu": F.relu,
-    "Round": torch.round,
-    "Sigmoid": torch.sigmoid,
-    "Sign": torch.sign,
-    "Sin": torch.sin,
-    "Sinh": torch.sinh,
     "Softplus": F.softplus,
     "Softsign": F.softsign,
-    "Tan": torch.tan,
-    "Tanh": torch.tanh,
+    "Sqrt": torch.sqrt,
 }
+"""Functions of one tensor."""
 HOST_UNARY: dict[str, Callable[[Any], Any]] = {
     "Abs": abs,
     "Ceil": lambda v: -(-v // 1),
     "Floor": lambda v: v // 1,
     "Not": python.not_,
     "Reciprocal": lambda v: 1 / v,
+    "Sqrt": lambda v: v**0.5,
 }
+"""Functions of one number: results of sizes stay numbers, and the graph dynamic in them."""
 
 
+@operator(*UNARY)
 def _unary(call: Call) -> Any:
     name = call.node.operator
     if call.is_host(0) and name in HOST_UNARY:
@@ -64,11 +52,8 @@ def _unary(call: Call) -> Any:
     return UNARY[name](call.tensor(0))
 
 
-OPERATORS |= {(MAIN, name): _unary for name in UNARY}
-
-
 def _divide(a: Any, b: Any) -> Any:
-    """Division as ONNX has it: whole numbers are cut off towards zero."""
+    """Divide as ONNX does: integers are truncated towards zero."""
     if isinstance(a, float) or isinstance(b, float):
         return a / b
     if isinstance(a, int) and isinstance(b, int):
@@ -98,6 +83,7 @@ LOGICAL: dict[str, tuple[Callable[..., Tensor], Callable[[Any, Any], Any]]] = {
 }
 
 
+@operator(*BINARY)
 def _binary(call: Call) -> Any:
     function, hosts = BINARY[call.node.operator], call.hosts()
     if hosts is not None:
@@ -105,6 +91,7 @@ def _binary(call: Call) -> Any:
     return function(call.operand(0), call.operand(1))
 
 
+@operator(*LOGICAL)
 def _logical(call: Call) -> Any:
     function, of_numbers = LOGICAL[call.node.operator]
     hosts = call.hosts()
@@ -113,20 +100,9 @@ def _logical(call: Call) -> Any:
     return function(call.tensor(0), call.tensor(1))
 
 
-OPERATORS |= {(MAIN, name): _binary for name in BINARY}
-OPERATORS |= {(MAIN, name): _logical for name in LOGICAL}
-
-
 @operator("Neg")
 def _neg(call: Call) -> Any:
     return elementwise(python.neg, call.numbers_or_one(0)) if call.is_host(0) else -call.tensor(0)
-
-
-@operator("Sqrt")
-def _sqrt(call: Call) -> Any:
-    if call.is_host(0):  # a size's root stays a number, and the graph open in it
-        return elementwise(lambda v: v**0.5, call.numbers_or_one(0))
-    return torch.sqrt(call.tensor(0))
 
 
 @operator("Pow")
@@ -135,9 +111,9 @@ def _pow(call: Call) -> Any:
     if hosts is not None:
         return elementwise(pow, *hosts)
     base, exponent = call.operand(0), call.operand(1)
-    made = torch.pow(base, exponent)
-    is_kept = not isinstance(base, Tensor) or made.dtype == base.dtype
-    return made if is_kept else made.to(base.dtype)
+    power = torch.pow(base, exponent)
+    is_same = not isinstance(base, Tensor) or power.dtype == base.dtype
+    return power if is_same else power.to(base.dtype)
 
 
 @operator("Mod")
@@ -156,35 +132,33 @@ def _extreme(call: Call) -> Any:
     hosts = call.hosts()
     if hosts is not None:
         return functools.reduce(lambda a, b: elementwise(max if is_max else min, a, b), hosts)
-    given = [call.operand(i) for i in range(call.count)]
-    tensors = [g for g in given if isinstance(g, Tensor)]
-    numbers = [g for g in given if not isinstance(g, Tensor)]
+    operands = [call.operand(i) for i in range(call.count)]
+    tensors = [v for v in operands if isinstance(v, Tensor)]
+    numbers = [v for v in operands if not isinstance(v, Tensor)]
     if not tensors:
         return as_tensor((max if is_max else min)(numbers))
-    made = functools.reduce(torch.maximum if is_max else torch.minimum, tensors)
+    result = functools.reduce(torch.maximum if is_max else torch.minimum, tensors)
     for number in numbers:
-        made = torch.clamp(made, min=number) if is_max else torch.clamp(made, max=number)
-    return made
+        result = torch.clamp(result, min=number) if is_max else torch.clamp(result, max=number)
+    return result
 
 
 @operator("Sum", "Mean")
 def _sum(call: Call) -> Any:
-    made = functools.reduce(python.add, [call.tensor(i) for i in range(call.count)])
-    return made / call.count if call.node.operator == "Mean" else made
+    total = functools.reduce(python.add, [call.tensor(i) for i in range(call.count)])
+    return total / call.count if call.node.operator == "Mean" else total
 
 
 @operator("Clip")
 def _clip(call: Call) -> Any:
-    bounds = [
+    low, high = (
         call.operand(i) if call.given(i) else call.attribute(name)
         for i, name in ((1, "min"), (2, "max"))
-    ]
-    if call.is_host(0) and not any(isinstance(b, Tensor) for b in bounds):
-        low, high = bounds
-        held = call.numbers_or_one(0)
-        held = held if low is None else elementwise(max, held, low)
-        return held if high is None else elementwise(min, held, high)
-    low, high = bounds
+    )
+    if call.is_host(0) and not any(isinstance(b, Tensor) for b in (low, high)):
+        numbers = call.numbers_or_one(0)
+        numbers = numbers if low is None else elementwise(max, numbers, low)
+        return numbers if high is None else elementwise(min, numbers, high)
     if low is None and high is None:
         return call.tensor(0)
     return torch.clamp(call.tensor(0), min=low, max=high)
@@ -196,9 +170,9 @@ def _where(call: Call) -> Any:
     if hosts is not None:
         return elementwise(lambda c, a, b: a if c else b, *hosts)
     kinds = [call.dtype_of(i) for i in (1, 2)]
-    made = torch.where(call.tensor(0), call.operand(1), call.operand(2))
-    wanted = next((k for k in kinds if k is not None), made.dtype)
-    return made if made.dtype == wanted else made.to(wanted)
+    result = torch.where(call.tensor(0), call.operand(1), call.operand(2))
+    dtype = next((k for k in kinds if k is not None), result.dtype)
+    return result if result.dtype == dtype else result.to(dtype)
 
 
 def _cast_number(value: Any, kind: torch.dtype) -> Any:
@@ -212,7 +186,7 @@ def _cast_number(value: Any, kind: torch.dtype) -> Any:
 
 
 def cast(call: Call, kind: torch.dtype) -> Any:
-    """The first input in another type."""
+    """Return the first input in another type."""
     if call.is_host(0) or (call.count > 1 and call.is_host(1) and call.host(0) is not None):
         return elementwise(lambda v: _cast_number(v, kind), call.numbers_or_one(0))
     value = call.tensor(0)
@@ -245,24 +219,25 @@ def _is_inf(call: Call) -> Any:
     return checks[signs](x) if signs in checks else torch.zeros_like(x, dtype=torch.bool)
 
 
-@operator("Gelu")
-def _gelu(call: Call) -> Any:
-    return F.gelu(call.tensor(0), approximate=call.attribute("approximate", "none"))
+register_operators(
+    {
+        "Celu": lambda call: F.celu(call.tensor(0), call.attribute("alpha", 1.0)),
+        "Elu": lambda call: F.elu(call.tensor(0), call.attribute("alpha", 1.0)),
+        "Gelu": lambda call: F.gelu(
+            call.tensor(0), approximate=call.attribute("approximate", "none")
+        ),
+        "LeakyRelu": lambda call: F.leaky_relu(call.tensor(0), call.attribute("alpha", 0.01)),
+        "ThresholdedRelu": lambda call: F.threshold(
+            call.tensor(0), call.attribute("alpha", 1.0), 0.0
+        ),
+    }
+)
 
 
-@operator("LeakyRelu")
-def _leaky_relu(call: Call) -> Any:
-    return F.leaky_relu(call.tensor(0), call.attribute("alpha", 0.01))
-
-
-@operator("Elu")
-def _elu(call: Call) -> Any:
-    return F.elu(call.tensor(0), call.attribute("alpha", 1.0))
-
-
-@operator("Celu")
-def _celu(call: Call) -> Any:
-    return F.celu(call.tensor(0), call.attribute("alpha", 1.0))
+@operator("PRelu")
+def _prelu(call: Call) -> Any:
+    x = call.tensor(0)
+    return torch.where(x < 0, x * call.tensor(1), x)
 
 
 @operator("Selu")
@@ -283,22 +258,11 @@ def _hard_sigmoid(call: Call) -> Any:
     return torch.clamp(call.tensor(0) * alpha + beta, 0, 1)
 
 
-@operator("ThresholdedRelu")
-def _thresholded_relu(call: Call) -> Any:
-    return F.threshold(call.tensor(0), call.attribute("alpha", 1.0), 0.0)
-
-
 @operator("Shrink")
 def _shrink(call: Call) -> Any:
     x, bias, lambd = call.tensor(0), call.attribute("bias", 0.0), call.attribute("lambd", 0.5)
     zero = torch.zeros_like(x)
     return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, zero))
-
-
-@operator("PRelu")
-def _prelu(call: Call) -> Any:
-    x = call.tensor(0)
-    return torch.where(x < 0, x * call.tensor(1), x)
 
 
 @operator("Swish")
@@ -312,7 +276,9 @@ def _swish(call: Call) -> Any:
 def _softmax(call: Call) -> Any:
     name, x = call.node.operator, call.tensor(0)
     axis = call.attribute("axis", -1 if call.version >= 13 else 1)
-    if call.version < 13 and axis % x.dim() != x.dim() - 1:  # the rest of the dimensions, as one
+    if (
+        call.version < 13 and axis % x.dim() != x.dim() - 1
+    ):  # older opsets flatten the other dimensions
         return _normalised(name, x.flatten(axis), -1).reshape(x.shape)
     return _normalised(name, x, axis)
 

@@ -1,4 +1,4 @@
-"""Quantised weights and activations of a file as formats of the layers that compute with them."""
+"""Formats of layers and functions from the quantised weights and activations of a file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from chop.export.onnx_import.layers import Rounding
-from chop.export.onnx_import.model import OnnxModel
+from chop.export.activation_rounding import Steps
+from chop.export.onnx_import.layer_operators import Rounding
+from chop.export.onnx_import.onnx_model import OnnxModel
 from chop.export.onnx_import.quantised import Grid
-from chop.export.rounding import Steps
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op, node_module
 from chop.log import get_logger
@@ -25,18 +25,18 @@ logger = get_logger(__name__)
 
 Settings = dict[str, Any]
 Choices = dict[str, tuple[Settings, Tensor | None]]
-"""By name of a format: its settings for an operand, and the scales that its layer stores."""
+"""Settings of an operand, and the scales that its layer stores, by name of a format."""
 PREFERRED = ("fp8", "integer", "mxfp", "mxint", "scale_integer")
 
 
 def power_of(scale: float) -> int | None:
-    """The exponent of a power of two."""
+    """Return the exponent of a power of two, or None."""
     mantissa, exponent = math.frexp(scale)
     return exponent - 1 if mantissa == 0.5 else None
 
 
 def whole_range(low: int, high: int) -> Settings | None:
-    """The settings of formats of integers from `low` to `high`; None where none has them."""
+    """Return the settings of integer formats from `low` to `high`; None if there are none."""
     is_signed = low < 0
     width = (high + 1).bit_length() - 1 + is_signed
     if high + 1 != 2 ** (width - is_signed) or low not in (0, -high, -high - 1):
@@ -47,11 +47,8 @@ def whole_range(low: int, high: int) -> Settings | None:
     return settings | {"narrow": low == -high}
 
 
-# -- weights ---------------------------------------------------------------------------------
-
-
 def weight_choices(values: Tensor, grid: Grid) -> Choices:
-    """The formats that a weight of the file is in: each gives its very values."""
+    """Return the formats that reproduce the values of a weight exactly."""
     if grid.element:
         is_plain = bool((grid.scale == 1).all())
         same = is_plain and _same(FP8(grid.element), values)  # type: ignore[arg-type]
@@ -59,130 +56,109 @@ def weight_choices(values: Tensor, grid: Grid) -> Choices:
     settings = whole_range(grid.low, grid.high)
     if settings is None or not bool((grid.scale > 0).all()):
         return {}
-    found: Choices = {}
+    choices: Choices = {}
     is_one = grid.scale.numel() == 1
     power = power_of(float(grid.scale.reshape(-1)[0])) if is_one else None
     if power is not None and grid.zero_point == 0 and -126 <= power <= 90:
-        found["integer"] = {**settings, "frac_width": -power}, None
+        choices["integer"] = {**settings, "frac_width": -power}, None
     shared = _shared(grid.scale.expand(values.shape).float())
     if shared is None:
-        return found
+        return choices
     granularity, scales = shared
-    if "group_size" in granularity and grid.zero_point == 0:
-        found |= _block_choices(values, settings["width"], granularity["group_size"], scales)
+    size = granularity.get("group_size")
+    if size is not None and grid.zero_point == 0:
+        mantissa, _ = torch.frexp(scales)
+        if bool((mantissa == 0.5).all()):  # blocks share a power of two
+            if _same(MXFP("e2m1", block_size=size), values):
+                choices["mxfp"] = {"element": "e2m1", "block_size": size}, None
+            if _same(MXInt(settings["width"], block_size=size), values):
+                choices["mxint"] = {"width": settings["width"], "block_size": size}, None
     if 2 <= settings["width"] <= 16:
         zero = {"zero_point": grid.zero_point} if grid.zero_point else {}
         narrow = {"narrow": False} if settings.get("narrow") is False else {}
         plain = {k: v for k, v in settings.items() if k != "narrow"}
-        found["scale_integer"] = {**plain, **narrow, **zero, **granularity}, scales
-    return found
+        choices["scale_integer"] = {**plain, **narrow, **zero, **granularity}, scales
+    return choices
 
 
 def _same(form: Quantizer, values: Tensor) -> bool:
     return torch.equal(form.quantize(values.float()), values.float())
 
 
-def _block_choices(values: Tensor, width: int, size: int, scales: Tensor) -> Choices:
-    """Formats whose blocks share a power of two."""
-    mantissa, _ = torch.frexp(scales)
-    if not bool((mantissa == 0.5).all()):
-        return {}
-    found: Choices = {}
-    if _same(MXFP("e2m1", block_size=size), values):
-        found["mxfp"] = {"element": "e2m1", "block_size": size}, None
-    if _same(MXInt(width, block_size=size), values):
-        found["mxint"] = {"width": width, "block_size": size}, None
-    return found
-
-
 def _shared(scale: Tensor) -> tuple[Settings, Tensor] | None:
-    """What shares a scale (all, a channel, a group of a row), and the scales as a layer has."""
+    """Return the granularity of a scale (tensor, channel, group), and the scales of a layer."""
     if bool((scale == scale.reshape(-1)[0]).all()):
         return {}, scale.reshape(-1)[0].clone()
     for axis in range(scale.dim()):
         rows = scale.movedim(axis, 0).reshape(scale.shape[axis], -1)
         if bool((rows == rows[:, :1]).all()):
             return {"granularity": "channel", "axis": axis}, rows[:, 0].clone()
-    size = _group_size(scale)
-    if size is None:
-        return None
-    return {"granularity": "group", "group_size": size}, scale[..., ::size].contiguous()
-
-
-def _group_size(scale: Tensor) -> int | None:
-    """The largest power of two, or divisor of a row, in whose runs scales are alike."""
     length = scale.shape[-1]
     sizes = {1 << i for i in range(1, length.bit_length())} | {
         d for d in range(2, min(length, 1025)) if length % d == 0
     }
     for size in sorted(sizes, reverse=True):
-        first = scale[..., ::size].repeat_interleave(size, -1)[..., :length]
-        if torch.equal(first, scale):
-            return size
+        first = scale[..., ::size]
+        if torch.equal(first.repeat_interleave(size, -1)[..., :length], scale):
+            return {"granularity": "group", "group_size": size}, first.contiguous()
     return None
 
 
-# -- activations -----------------------------------------------------------------------------
-
-
 def activation_choices(steps: Steps, *, is_layer: bool) -> Choices:
-    """The formats that round as the file does."""
+    """Return the formats that round like the file."""
     settings = whole_range(steps.low, steps.high)
     if settings is None:
         return {}
-    found: Choices = {}
-    scales = steps.scale_values
+    choices: Choices = {}
+    scales: Any = steps.scale_values
     power = power_of(scales[0]) if len(scales) == 1 else None
     if power is not None and steps.zero_point == 0 and settings["width"] <= 32:
-        found["integer"] = {**settings, "frac_width": -power}, None
+        choices["integer"] = {**settings, "frac_width": -power}, None
     if not 2 <= settings["width"] <= 16:
-        return found
+        return choices
     if settings.get("is_signed", True):
         settings["narrow"] = bool(settings.get("narrow"))
     if steps.zero_point:
         settings["zero_point"] = steps.zero_point
     if len(scales) > 1:
         settings |= {"granularity": "channel", "axis": steps.axis}
-    stored = torch.tensor(scales if len(scales) > 1 else scales[0], dtype=torch.float32)
-    given = list(scales) if len(scales) > 1 else scales[0]
-    settings["scale"] = "stored" if is_layer else given
-    found["scale_integer"] = settings, stored if is_layer else None
-    return found
-
-
-# -- layers and functions --------------------------------------------------------------------
+    values = list(scales) if len(scales) > 1 else scales[0]
+    settings["scale"] = "stored" if is_layer else values
+    stored = torch.tensor(values, dtype=torch.float32) if is_layer else None
+    choices["scale_integer"] = settings, stored
+    return choices
 
 
 @dataclass
-class _Plan:
-    """What is known of the operands of a layer or a function: `nodes` call it."""
+class _FormatPlan:
+    """Possible formats of the operands of a layer or a function, which `nodes` call."""
 
     nodes: list[fx.Node]
     choices: dict[str, Choices] = field(default_factory=dict)
 
     def chosen(self) -> tuple[str, dict[str, tuple[Settings, Tensor | None]]] | None:
-        """One format for all operands, or for the weight alone."""
-        for roles in (list(self.choices), ["weight"]):
-            known = [r for r in roles if r in self.choices]
+        """Return one format for all operands, or for the weight alone, or None."""
+        for candidates in (list(self.choices), ["weight"]):
+            roles = [r for r in candidates if r in self.choices]
             for name in PREFERRED:
-                if known and all(name in self.choices[r] for r in known):
-                    return name, {r: self.choices[r][name] for r in known}
+                if roles and all(name in self.choices[r] for r in roles):
+                    return name, {r: self.choices[r][name] for r in roles}
         return None
 
 
-class Formats:
-    """Moves the roundings of a captured file into its layers and functions."""
+class FormatMover:
+    """Transfer of the roundings of a captured file into its layers and functions."""
 
     def __init__(self, graph: MaseGraph, model: OnnxModel) -> None:
         self.graph, self.model = graph, model
-        self.plans: dict[str, _Plan] = {}
+        self.plans: dict[str, _FormatPlan] = {}
         self.at_source: set[fx.Node] = set()
-        self._weights()
+        self._add_weights()
         roundings = [n for n in graph.nodes if self._steps(n) is not None]
-        taken = {node: self._offer(node) for node in roundings}
+        users = {node: self._offer(node) for node in roundings}
         rules = self._rules()
         for node in roundings:
-            self._move(node, taken[node])
+            self._move(node, users[node])
         graph.recompile()
         if rules:
             quantize_transform_pass(graph, {"by": "name", **rules})
@@ -191,17 +167,15 @@ class Formats:
         module = node_module(node) if node.op == "call_module" else None
         return module.steps if isinstance(module, Rounding) else None
 
-    def _key(self, node: fx.Node) -> str:
-        return str(node.target) if node.op == "call_module" else node.name
-
-    def _plan(self, node: fx.Node) -> _Plan:
-        key = self._key(node)
+    def _plan(self, node: fx.Node) -> _FormatPlan:
+        is_module = node.op == "call_module"
+        key = str(node.target) if is_module else node.name
         if key not in self.plans:
             same = [n for n in self.graph.nodes if n.op == "call_module" and n.target == key]
-            self.plans[key] = _Plan(same if node.op == "call_module" else [node])
+            self.plans[key] = _FormatPlan(same if is_module else [node])
         return self.plans[key]
 
-    def _weights(self) -> None:
+    def _add_weights(self) -> None:
         for node in self.graph.nodes:
             if node.op != "call_module" or float_class_of(node_module(node)) is None:
                 continue
@@ -210,18 +184,18 @@ class Formats:
                 parameter = module._parameters.get(role)
                 grid = None if parameter is None else self.model.grid_of(parameter)
                 if grid is not None and parameter is not None:
-                    found = weight_choices(parameter.detach(), grid)
-                    if found:
-                        self._plan(node).choices[role] = found
+                    choices = weight_choices(parameter.detach(), grid)
+                    if choices:
+                        self._plan(node).choices[role] = choices
 
     def _offer(self, node: fx.Node) -> list[tuple[fx.Node, str]]:
-        """The users of a rounding that may round by themselves, with the operand it is of."""
+        """Return the users of a rounding that can round their operand, with its role."""
         steps = self._steps(node)
-        assert steps is not None, "was looked at"
+        assert steps is not None, "checked by the caller"
         roles = {user: self._role(user, node) for user in node.users}
         if None in roles.values() and self._offer_source(node, steps):
             return []
-        found = []
+        users = []
         for user, role in roles.items():
             if role is None:
                 continue
@@ -230,34 +204,33 @@ class Formats:
             is_new = role not in plan.choices and len(plan.nodes) == 1
             if choices and is_new:
                 plan.choices[role] = choices
-                found.append((user, role))
-        return found
+                users.append((user, role))
+        return users
 
     def _offer_source(self, node: fx.Node, steps: Steps) -> bool:
-        """Whether what makes the value, for this rounding alone, may round its result."""
+        """Return True if the source of the value has no other user and can round its result."""
         source = node.args[0]
         is_call = isinstance(source, fx.Node) and source.op in ("call_module", "call_function")
         if not isinstance(source, fx.Node) or not is_call or len(source.users) > 1:
             return False
-        plan, choices = self._plan(source), self._result_choices(source, steps)
-        if not choices or len(plan.nodes) > 1:
+        plan = self._plan(source)
+        is_module = source.op == "call_module"
+        op = find_op(source, self.graph.custom_ops)
+        if op is None or op.compute is None or len(plan.nodes) > 1:
+            return False
+        if is_module:
+            can_round = float_class_of(node_module(source)) is not None
+        else:
+            can_round = op.compute.function is not None and source.target not in op.compute.unlike
+        choices = activation_choices(steps, is_layer=is_module) if can_round else {}
+        if not choices:
             return False
         plan.choices[DATA_OUT] = choices
         self.at_source.add(node)
         return True
 
-    def _result_choices(self, source: fx.Node, steps: Steps) -> Choices:
-        op = find_op(source, self.graph.custom_ops)
-        if op is None or op.compute is None:
-            return {}
-        if source.op == "call_module":
-            can = float_class_of(node_module(source)) is not None
-        else:
-            can = op.compute.function is not None and source.target not in op.compute.unlike
-        return activation_choices(steps, is_layer=source.op == "call_module") if can else {}
-
     def _role(self, user: fx.Node, node: fx.Node) -> str | None:
-        """The operand that `node` is of `user`; None where it is more, or none with a format."""
+        """Return the role of `node` in `user`; None if it has several, or none with a format."""
         op = find_op(user, self.graph.custom_ops)
         if op is None or op.compute is None or node in user.kwargs.values():
             return None
@@ -273,13 +246,16 @@ class Formats:
     def _rules(self) -> dict[str, Any]:
         rules = {}
         for key, plan in self.plans.items():
-            found = plan.chosen()
-            if found is None:
+            chosen, node = plan.chosen(), plan.nodes[0]
+            if chosen is None:
                 continue
-            name, roles = found
+            name, roles = chosen
             config: Settings = {"name": name}
-            module = node_module(plan.nodes[0]) if plan.nodes[0].op == "call_module" else None
-            for role in (*self._all_roles(plan.nodes[0]), DATA_OUT):
+            module = node_module(node) if node.op == "call_module" else None
+            op = find_op(node, self.graph.custom_ops)
+            assert op is not None and op.compute is not None, "a plan has an op"
+            operands = [operand.role for operand in op.compute.operands]
+            for role in (*(operands if module is None else op.compute.layer_roles), DATA_OUT):
                 if role not in roles:
                     config[f"{role}_name"] = "NA"
                     continue
@@ -292,21 +268,14 @@ class Formats:
             plan.choices = {r: plan.choices[r] for r in roles}
         return rules
 
-    def _all_roles(self, node: fx.Node) -> list[str]:
-        op = find_op(node, self.graph.custom_ops)
-        assert op is not None and op.compute is not None, "was looked at"
-        if node.op == "call_module":
-            return list(op.compute.layer_roles)
-        return [o.role for o in op.compute.operands]
-
-    def _move(self, node: fx.Node, taken: list[tuple[fx.Node, str]]) -> None:
-        """Let users read what was rounded; where one does not round itself, by arithmetic."""
+    def _move(self, node: fx.Node, users: list[tuple[fx.Node, str]]) -> None:
+        """Remove a rounding; users that do not round themselves read arithmetic instead."""
         source = node.args[0]
         if node in self.at_source:
             plan = self._plan(source)  # type: ignore[arg-type]
             if DATA_OUT in plan.choices and plan.chosen() is not None:
                 node.replace_all_uses_with(source)  # type: ignore[arg-type]
-        for user, role in taken:
+        for user, role in users:
             if role in self._plan(user).choices and self._plan(user).chosen() is not None:
                 user.replace_input_with(node, source)  # type: ignore[arg-type]
         if node.users:
@@ -317,7 +286,7 @@ class Formats:
 
     def _by_arithmetic(self, node: fx.Node) -> None:
         steps = self._steps(node)
-        assert steps is not None, "was looked at"
+        assert steps is not None, "checked by the caller"
         logger.warning(
             "node '%s': its users have no format that rounds so; it is rounded by arithmetic.",
             node.name,
@@ -329,8 +298,8 @@ class Formats:
             whole = graph.call_function(torch.round, (whole,))
             low, high = steps.low - steps.zero_point, steps.high - steps.zero_point
             whole = graph.call_function(torch.clamp, (whole, low, high))
-            made = graph.call_function(torch.mul, (whole, scale))
-        node.replace_all_uses_with(made)
+            rounded = graph.call_function(torch.mul, (whole, scale))
+        node.replace_all_uses_with(rounded)
 
     def _scale(self, steps: Steps, node: fx.Node) -> Any:
         if len(steps.scale_values) == 1:
@@ -343,4 +312,4 @@ class Formats:
 
 def apply_formats(graph: MaseGraph, model: OnnxModel) -> None:
     """Give layers and functions the formats of the file."""
-    Formats(graph, model)
+    FormatMover(graph, model)

@@ -1,4 +1,4 @@
-"""Operators over whole dimensions: sums, products of matrices, losses, pooling."""
+"""Operators over whole dimensions: sums, matrix products, losses, pooling."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chop.export.onnx_import.call import OPERATORS, Call, check_made, operator
-from chop.export.onnx_import.file import MAIN
-from chop.export.onnx_import.values import Ints
+from chop.export.onnx_import.call import Call, check_made, operator, register_operators
+from chop.export.onnx_import.host_values import Ints
 
 Reduction = Callable[[Tensor, list[int], bool], Tensor]
 
@@ -45,19 +44,17 @@ OF_NUMBERS: dict[str, Callable[[list[Any]], Any]] = {
 }
 
 
+@operator(*REDUCTIONS)
 def _reduce(call: Call) -> Any:
     name = call.node.operator
     axes, keep = call.option("axes", 1), bool(call.attribute("keepdims", 1))
     if call.is_host(0) and name in OF_NUMBERS:
-        made = OF_NUMBERS[name](call.numbers(0))
-        return Ints([made]) if keep else made
+        result = OF_NUMBERS[name](call.numbers(0))
+        return Ints([result]) if keep else result
     x = call.tensor(0)
     if not axes and call.attribute("noop_with_empty_axes", 0):
         return x
     return REDUCTIONS[name](x, axes or list(range(x.dim())), keep) if x.dim() else x
-
-
-OPERATORS |= {(MAIN, name): _reduce for name in REDUCTIONS}
 
 
 @operator("ArgMax", "ArgMin")
@@ -75,8 +72,8 @@ def _top_k(call: Call) -> Any:
     count = call.option("k", 1)
     count = count[0] if isinstance(count, list) else count
     flags = (bool(call.attribute("largest", 1)), bool(call.attribute("sorted", 1)))
-    found = torch.topk(call.tensor(0), count, call.attribute("axis", -1), *flags)
-    return found[0], found[1]
+    values, places = torch.topk(call.tensor(0), count, call.attribute("axis", -1), *flags)
+    return values, places
 
 
 @operator("CumSum")
@@ -84,14 +81,19 @@ def _cum_sum(call: Call) -> Any:
     x, axis = call.tensor(0), call.number(1)
     is_back = bool(call.attribute("reverse", 0))
     x = torch.flip(x, [axis]) if is_back else x
-    made = torch.cumsum(x, axis, dtype=x.dtype)
-    made = made - x if call.attribute("exclusive", 0) else made
-    return torch.flip(made, [axis]) if is_back else made
+    sums = torch.cumsum(x, axis, dtype=x.dtype)
+    sums = sums - x if call.attribute("exclusive", 0) else sums
+    return torch.flip(sums, [axis]) if is_back else sums
 
 
-@operator("MatMul")
-def _mat_mul(call: Call) -> Any:
-    return torch.matmul(call.tensor(0), call.tensor(1))
+register_operators(
+    {
+        "MatMul": lambda call: torch.matmul(call.tensor(0), call.tensor(1)),
+        "Einsum": lambda call: torch.einsum(
+            call.attribute("equation"), *(call.tensor(i) for i in range(call.count))
+        ),
+    }
+)
 
 
 @operator("Gemm")
@@ -99,13 +101,8 @@ def _gemm(call: Call) -> Any:
     a, b = call.tensor(0), call.tensor(1)
     a = a.t() if call.attribute("transA", 0) else a
     b = b.t() if call.attribute("transB", 0) else b
-    made = torch.matmul(a, b) * call.attribute("alpha", 1.0)
-    return made + call.tensor(2) * call.attribute("beta", 1.0) if call.given(2) else made
-
-
-@operator("Einsum")
-def _einsum(call: Call) -> Any:
-    return torch.einsum(call.attribute("equation"), *(call.tensor(i) for i in range(call.count)))
+    product = torch.matmul(a, b) * call.attribute("alpha", 1.0)
+    return product + call.tensor(2) * call.attribute("beta", 1.0) if call.given(2) else product
 
 
 @operator("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
@@ -122,9 +119,6 @@ def _cross_entropy(call: Call) -> Any:
     return (loss, F.log_softmax(x, 1)) if len(call.node.outputs) > 1 else loss
 
 
-# -- pooling ---------------------------------------------------------------------------------
-
-
 @operator("GlobalAveragePool", "GlobalMaxPool")
 def _global_pool(call: Call) -> Any:
     x = call.tensor(0)
@@ -134,31 +128,31 @@ def _global_pool(call: Call) -> Any:
 
 
 def paddings(call: Call, x: Tensor, kernel: list[int], stride: list[int]) -> list[tuple[int, int]]:
-    """What is put before and after each dimension of space."""
+    """Return the padding before and after each spatial dimension."""
     rank, auto = len(kernel), call.attribute("auto_pad", "NOTSET")
     spread = call.attribute("dilations", [1] * rank)
     if auto in ("SAME_UPPER", "SAME_LOWER"):
-        found = []
+        pads = []
         for i in range(rank):
             size = int(x.shape[i + 2])
             reach = (kernel[i] - 1) * spread[i] + 1
             lack = max((-(-size // stride[i]) - 1) * stride[i] + reach - size, 0)
             low, high = lack // 2, lack - lack // 2
-            found.append((low, high) if auto == "SAME_UPPER" else (high, low))
-        return found
-    given = call.attribute("pads", [0] * 2 * rank) if auto == "NOTSET" else [0] * 2 * rank
-    if len(given) != 2 * rank or min(given) < 0 or max(given) > 1 << 20:
-        raise ValueError(f"pads {given[:8]}")
-    return [(given[i], given[i + rank]) for i in range(rank)]
+            pads.append((low, high) if auto == "SAME_UPPER" else (high, low))
+        return pads
+    flat = call.attribute("pads", [0] * 2 * rank) if auto == "NOTSET" else [0] * 2 * rank
+    if len(flat) != 2 * rank or min(flat) < 0 or max(flat) > 1 << 20:
+        raise ValueError(f"pads {flat[:8]}")
+    return [(flat[i], flat[i + rank]) for i in range(rank)]
 
 
 def is_even(pads: list[tuple[int, int]]) -> bool:
-    """Whether both sides of every dimension get the same."""
+    """Return True if both sides of every dimension have the same padding."""
     return all(low == high for low, high in pads)
 
 
 def padded(x: Tensor, pads: list[tuple[int, int]], value: float = 0.0) -> Tensor:
-    """`x` with `value` around."""
+    """Pad `x` with `value`."""
     flat = [p for pair in reversed(pads) for p in pair]
     check_made(math.prod(s + sum(p) for s, p in zip(x.shape[2:], pads, strict=True)))
     return F.pad(x, flat, value=value) if any(flat) else x
@@ -197,10 +191,10 @@ def _average_pool(call: Call) -> Any:
     if is_even(pads):
         sides = [p[0] for p in pads]
         return function(x, kernel, padding=sides, count_include_pad=counts, **settings)
-    made = function(padded(x, pads), kernel, **settings)
+    means = function(padded(x, pads), kernel, **settings)
     if counts:
-        return made
-    return made / function(padded(torch.ones_like(x), pads), kernel, **settings)
+        return means
+    return means / function(padded(torch.ones_like(x), pads), kernel, **settings)
 
 
 @operator("Resize", "Upsample")

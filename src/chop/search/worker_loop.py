@@ -1,4 +1,4 @@
-"""What a worker does: take a trial, evaluate it, hand in its result, until the count is reached."""
+"""Loop of a worker: claim a trial, evaluate it, store its result, until all trials are done."""
 
 from __future__ import annotations
 
@@ -22,64 +22,65 @@ from optuna.trial import Trial, TrialState
 from chop.errors import ConfigError, SearchError
 from chop.log import get_logger
 from chop.search.optuna_private import reported_values, trial_id
-from chop.search.plan import WorkerPlan, load_evaluate
+from chop.search.search_plan import WorkerPlan, load_evaluate
 from chop.search.space import Value
 from chop.search.trial import Evaluate, Pruned, TrialContext, trial_seed
 from chop.search.trial_queue import REASON, SECONDS, Stop, TrialQueue
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
-"""Seconds between looks at a study in which all that is left is in other hands."""
+"""Seconds between checks while other workers run the last trials; the wait doubles each time."""
 INTERRUPTED = "it was interrupted"
 _log = get_logger(__name__)
 
 
 @dataclass
 class StudyTrial(TrialContext):
-    """A trial's context that passes on to its study what the pruner needs at once."""
+    """Context of a trial that reports to its study."""
 
     trial: Trial | None = field(default=None, repr=False)
     queue: TrialQueue | None = field(default=None, repr=False)
 
     @property
     def weighs_expected(self) -> bool:
-        """Whether a rule compares trials by several objectives."""
+        """True if a pruning rule compares trials by several objectives."""
         return self.queue is not None and self.queue.rule is not None
 
     def beaten_by(self, values: Mapping[str, float]) -> int | None:
-        """The number of a trial that is no worse than `values` in any objective."""
+        """Return the number of a trial that is no worse than `values` in any objective, or None."""
         return None if self.queue is None else self.queue.beaten_by(values)
 
     def report(self, step: int, value: float) -> None:
-        """Keep the value, and raise `Pruned` when the pruner has seen enough."""
+        """Store the value, and raise `Pruned` if the pruner ends the trial."""
         super().report(step, value)
         trial = self.trial
         if trial is None:
             return
         if len(trial.study.directions) > 1:
-            if self.queue is not None and self.queue.ends_early(trial, self.reports, self.expected):
-                raise Pruned(f"trial {self.number}: pruned at step {step} with {value}.")
-            return
-        if step not in reported_values(trial):  # kept from before a retry
-            trial.report(float(value), step)
-        if trial.should_prune():
+            queue = self.queue
+            ends = queue is not None and queue.ends_early(trial, self.reports, self.expected)
+        else:
+            if step not in reported_values(trial):  # stored before a retry
+                trial.report(float(value), step)
+            ends = trial.should_prune()
+        if ends:
             raise Pruned(f"trial {self.number}: pruned at step {step} with {value}.")
 
 
 def work(
     plan: WorkerPlan, worker: int = 0, on_trial: Callable[[], None] | None = None
 ) -> str | None:
-    """Evaluate trials until the study has as many as it should; gives why it stopped before."""
+    """Evaluate trials until the study has all of them; return the reason if it stops early."""
     evaluate = load_evaluate(plan.evaluate)
     queue = TrialQueue.open(plan)
     if worker and not isinstance(plan.sampler, str):
-        queue.study.sampler.reseed_rng()  # as it is, every worker would draw the same points
+        queue.study.sampler.reseed_rng()  # otherwise every worker draws the same points
     try:
-        return _work(queue, evaluate, on_trial or (lambda: None))
+        return _run_trials(queue, evaluate, on_trial or (lambda: None))
     finally:
         queue.close()
 
 
-def _work(queue: TrialQueue, evaluate: Evaluate, on_trial: Callable[[], None]) -> str | None:
+def _run_trials(queue: TrialQueue, evaluate: Evaluate, on_trial: Callable[[], None]) -> str | None:
     wait = FIRST_WAIT
     while True:
         claimed = queue.claim()
@@ -101,14 +102,14 @@ def _work(queue: TrialQueue, evaluate: Evaluate, on_trial: Callable[[], None]) -
 
 @contextlib.contextmanager
 def _heartbeat(queue: TrialQueue, trial: Trial) -> Iterator[None]:
-    """Say at intervals that this worker lives; the claim was the first time."""
+    """Record heartbeats at intervals; the claim was the first one."""
     done = threading.Event()
 
     def beat() -> None:
         while not done.wait(queue.plan.heartbeat_seconds):
             try:
                 queue.store.beat(trial_id(trial))
-            except optuna.exceptions.OptunaError as error:  # the next one may come through
+            except optuna.exceptions.OptunaError as error:  # the next one may succeed
                 _log.warning("%s: heartbeat failed: %s", queue.plan.name, error)
 
     thread = threading.Thread(target=beat, daemon=True)
@@ -133,7 +134,7 @@ def _run(queue: TrialQueue, trial: Trial, evaluate: Evaluate) -> None:
     start = time.perf_counter()
     outcome = _evaluate(evaluate, point, context, list(queue.plan.objectives))
     attributes = {**context.attributes, SECONDS: time.perf_counter() - start}
-    with contextlib.suppress(OSError):  # it holds something
+    with contextlib.suppress(OSError):  # it is not empty
         folder.rmdir()
     if outcome.reason is not None:
         attributes[REASON] = outcome.reason
@@ -146,7 +147,7 @@ def _run(queue: TrialQueue, trial: Trial, evaluate: Evaluate) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an evaluation ended."""
+    """End of an evaluation."""
 
     state: TrialState
     values: list[float] | None = None
@@ -162,7 +163,7 @@ def _evaluate(
         return Outcome(TrialState.PRUNED, reason=str(ended) or None)
     except (Exception, SystemExit) as error:  # one bad trial must not end the search
         reason = describe(error)
-    gc.collect()  # what the failed evaluation held goes before the next one starts
+    gc.collect()  # free the memory of the failed evaluation
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -176,14 +177,15 @@ def _check_result(result: Any, context: TrialContext, objectives: list[str]) -> 
         raise SearchError(f"evaluate gave {result!r}. Allowed: {{objective: value}}.")
     missing = [name for name in objectives if name not in result]
     if missing:
-        given = ", ".join(map(str, result)) or "nothing"
-        raise SearchError(f"evaluate gave no '{missing[0]}'. It gave: {given}.")
+        keys = ", ".join(map(str, result)) or "nothing"
+        raise SearchError(f"evaluate gave no '{missing[0]}'. It gave: {keys}.")
     values = [_number(name, result[name]) for name in objectives]
     for name, value in context.constraints.items():
         _number(f"constraint '{name}'", value)
     for key, value in result.items():
         if key not in objectives:
-            context.attribute(key, _plain(value))
+            is_scalar = hasattr(value, "item") and not isinstance(value, str)
+            context.attribute(key, value.item() if is_scalar else value)
     return Outcome(TrialState.COMPLETE, values)
 
 
@@ -197,23 +199,19 @@ def _number(name: str, value: Any) -> float:
     return number
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") and not isinstance(value, str) else value
-
-
 def describe(error: BaseException) -> str:
-    """The last line of an error and where it was raised: `ValueError: bad width (net.py:12)`."""
+    """Return an error's last line and its place: `ValueError: bad width (net.py:12 in f)`."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    said = f"{type(error).__name__}: {lines[-1].strip()}" if lines else type(error).__name__
+    text = f"{type(error).__name__}: {lines[-1].strip()}" if lines else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     own = str(Path(__file__))
     place = next((f for f in reversed(frames) if f.filename != own), None)
     where = f" ({Path(place.filename).name}:{place.lineno} in {place.name})" if place else ""
-    return said + where
+    return text + where
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, and of numpy and torch where they are loaded."""
+    """Seed the generators of Python, and of numpy and torch if they are loaded."""
     random.seed(seed)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:

@@ -1,4 +1,4 @@
-"""A plan as records, and the records as text."""
+"""Plan as records and as text."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ COST_HEADERS = ("measure", "value", "unit")
 
 
 def plan_records(plan: Plan, *, only_split: bool = False) -> list[dict[str, str]]:
-    """One record a value: its strategies, what they read how, its layouts, its collectives.
+    """Return one record per value: strategies, operand layouts, layouts, collectives.
 
-    Mesh axes are parted by "×". `only_split` leaves out what is whole on every device.
+    "×" separates mesh axes. `only_split` skips values that are whole on every device.
     """
     talks: dict[str, list[str]] = {}
     for talk in plan.cost.talks:
@@ -26,7 +26,9 @@ def plan_records(plan: Plan, *, only_split: bool = False) -> list[dict[str, str]
         {
             "value": name,
             "strategy": " × ".join(s.name for s in each),
-            "reads": " × ".join(_reads(s.operands) for s in each),
+            "reads": " × ".join(
+                " ".join(f"{n}:{layout}" for n, layout in s.operands.items()) for s in each
+            ),
             "layout": " × ".join(s.result for s in each),
             "talks": ", ".join(talks.get(name, ())),
         }
@@ -35,12 +37,8 @@ def plan_records(plan: Plan, *, only_split: bool = False) -> list[dict[str, str]
     ]
 
 
-def _reads(operands: Mapping[str, str]) -> str:
-    return " ".join(f"{name}:{layout}" for name, layout in operands.items())
-
-
 def cost_records(plan: Plan) -> list[dict[str, Any]]:
-    """What a step costs on each device, a record a measure."""
+    """Return the cost of a step on each device, one record per measure."""
     cost = plan.cost
     rows = (
         ("step", cost.step_seconds * 1e3, "ms"),
@@ -54,12 +52,12 @@ def cost_records(plan: Plan) -> list[dict[str, Any]]:
 
 
 def draw(rows: Sequence[Mapping[str, Any]], headers: Sequence[str]) -> str:
-    """Records as a table."""
+    """Return records as a table."""
     return tabulate([[row[h] for h in headers] for row in rows], headers=list(headers))
 
 
 @takes(plan=an(Plan))
 def plan_table(plan: Plan, *, only_split: bool = True) -> str:
-    """The plan and its cost as text."""
+    """Return the plan and its cost as text."""
     values = draw(plan_records(plan, only_split=only_split), PLAN_HEADERS)
     return f"{values}\n\n{draw(cost_records(plan), COST_HEADERS)}"

@@ -1,10 +1,10 @@
-"""The cheapest way to make every value along one axis, exactly, by dynamic programming.
+"""Solver that finds the cheapest strategies along one axis, exactly, by dynamic programming.
 
-Values are taken in order. The table holds, for every combination of layouts of the values that
-are still to be read, the least cost so far; a value read for the last time leaves the table by
-taking its minimum. A graph that is a chain of blocks keeps the table small however long it is.
+It visits the values in order. The table stores the least cost so far for every combination of
+layouts of the live values. A value leaves the table after its last reader, by a minimum. The table
+stays small for a chain of blocks of any length.
 
-A value read more than once may be held in a second layout, paid for once: its options are pairs.
+A value with several readers can have a second layout, paid for once: its options are pairs.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy as np
 
 from chop.distributed.layouts import Layout, Use
 from chop.distributed.strategies import Strategy
-from chop.distributed.variables import Price, PricedStrategy, Variable
+from chop.distributed.variables import Price, Variable
 
 PRUNED_STATES = 5_000
-"""Entries of the table beyond which options that cannot be of use are looked for."""
+"""Entries of the table above which dominated options are removed."""
 MAX_STATES = 500_000
-"""Entries of the table beyond which the value with most options is settled early."""
+"""Entries of the table above which the value with most options is decided early, inexactly."""
 RIVALS = 3
-"""How many of a value's cheapest options the others are compared with."""
+"""Cheapest options of a value that the others are compared with."""
 
 
-class Option(NamedTuple):
-    """The layout a value is made in, and one more it is held in, if any."""
+class LayoutOption(NamedTuple):
+    """Layout of a value, and the second layout it is copied to, if any."""
 
     layout: Layout
     second: Use | None
@@ -37,17 +37,17 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True)
 class Solution:
-    """A strategy for every value; `is_exact` unless the table grew too large."""
+    """Strategy of every value; `is_exact` unless the table grew too large."""
 
     chosen: dict[str, Strategy]
     is_exact: bool
 
 
 @dataclass(frozen=True)
-class _Step:
-    """A minimum that was taken: what `name` is, given what the values of `axes` are.
+class _Minimum:
+    """Best index for `name`, given the indices of the values `axes`.
 
-    `is_choice`: the minimum was over the choices of `name`, and else over its options.
+    `is_choice`: an index of the choices of `name`, otherwise of its options.
     """
 
     name: str
@@ -57,7 +57,7 @@ class _Step:
 
 
 def solve(decisions: list[Variable], seconds_per_byte: float) -> Solution:
-    """The choices of least total seconds + `seconds_per_byte` × bytes; ties go to the first."""
+    """Return the choices with the least seconds + `seconds_per_byte` × bytes."""
     return _Search(decisions, seconds_per_byte).run()
 
 
@@ -67,12 +67,12 @@ class _Search:
     rate: float
     live: list[str] = field(default_factory=list)
     table: np.ndarray = field(default_factory=lambda: np.zeros(()))
-    steps: list[_Step] = field(default_factory=list)
+    steps: list[_Minimum] = field(default_factory=list)
     is_exact: bool = True
     costs: dict[tuple[str, Layout, Use], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.known = {v.name: v for v in self.decisions}
+        self.variables = {v.name: v for v in self.decisions}
         self.readers: dict[str, dict[str, list[Use]]] = {v.name: {} for v in self.decisions}
         for variable in self.decisions:
             for name, use in dict.fromkeys(u for c in variable.choices for u in c.uses):
@@ -97,57 +97,54 @@ class _Search:
         return price.seconds + self.rate * price.bytes
 
     def _add_choices(self, variable: Variable) -> None:
-        """One more axis, for the choices of `variable`, with what they cost on what is live."""
+        """Add an axis for the choices of `variable`, with the cost to read the live values."""
         own = np.array([self._cost(c.price) for c in variable.choices])
         table = self.table[..., None] + own
         for name in dict.fromkeys(n for c in variable.choices for n, _ in c.uses):
             place = self.live.index(name)
             shape = [1] * table.ndim
             shape[place], shape[-1] = table.shape[place], len(own)
-            table = table + self._reading(name, variable.choices).reshape(shape)
+            uses = [[use for n, use in c.uses if n == name] for c in variable.choices]
+            options = self.options[name]
+            reads = [[sum(self._read(name, o, u) for u in each) for each in uses] for o in options]
+            table = table + np.array(reads).reshape(shape)
         self.table = table
 
-    def _reading(self, name: str, choices: tuple[PricedStrategy, ...]) -> np.ndarray:
-        """Cost of reading `name`: a row for each of its options, a column for each choice."""
-        uses = [[use for n, use in c.uses if n == name] for c in choices]
-        options = self.options[name]
-        return np.array(
-            [[sum(self._read(name, o, u) for u in each) for each in uses] for o in options]
-        )
-
-    def _read(self, name: str, option: Option, use: Use) -> float:
-        """Cost of one use of a value, given what it is held as."""
+    def _read(self, name: str, option: LayoutOption, use: Use) -> float:
+        """Return the cost of one use of a value, given its option."""
         if option.second == use:
             return 0.0
         key = (name, option.layout, use)
         if key not in self.costs:
-            self.costs[key] = self._cost(self.known[name].reading(option.layout, use))
+            self.costs[key] = self._cost(self.variables[name].reading(option.layout, use))
         return self.costs[key]
 
     def _take_minimum(self, name: str, trailing: list[str]) -> None:
-        """Settle `name`, which nobody reads any more, for every combination of the others."""
+        """Decide `name`, which has no more readers, for every combination of the others."""
         place = self.live.index(name)
         best = self.table.argmin(axis=place).astype(np.int16)
         self.table = self.table.min(axis=place)
         self.live = self.live[:place] + self.live[place + 1 :]
-        self.steps.append(_Step(name, self.live + trailing, best))
+        self.steps.append(_Minimum(name, self.live + trailing, best))
 
     def _choices_to_options(self, variable: Variable) -> None:
-        """Of the choices that give one layout only the cheapest matters from here on."""
+        """Reduce the choices to the cheapest one per option."""
         layouts = [c.strategy.result for c in variable.choices]
         columns, best = [], []
         for option in self.options[variable.name]:
             same = [i for i, layout in enumerate(layouts) if layout == option.layout]
             part = self.table[..., same]
-            held = variable.reading(option.layout, option.second) if option.second else Price()
-            columns.append(part.min(axis=-1) + self._cost(held))
+            copy = variable.reading(option.layout, option.second) if option.second else Price()
+            columns.append(part.min(axis=-1) + self._cost(copy))
             best.append(np.array(same, dtype=np.int16)[part.argmin(axis=-1)])
         self.table = np.stack(columns, axis=-1)
         self.live = [*self.live, variable.name]
-        self.steps.append(_Step(variable.name, self.live, np.stack(best, axis=-1), is_choice=True))
+        self.steps.append(
+            _Minimum(variable.name, self.live, np.stack(best, axis=-1), is_choice=True)
+        )
 
     def _shrink(self) -> None:
-        """Keep the table small: first by what is exact, then by what is not."""
+        """Keep the table small: first exactly, then if needed inexactly."""
         if self.table.size > PRUNED_STATES:
             for name in self.live:
                 self._keep(name, self._useful(name))
@@ -158,19 +155,19 @@ class _Search:
             self._keep(self.live[place], [int(best)])
 
     def _useful(self, name: str) -> list[int]:
-        """Options of `name` that another cannot replace at no more cost, whatever comes."""
+        """Return the options of `name` that no other option replaces at the same cost or less."""
         place = self.live.index(name)
         columns = np.moveaxis(self.table, place, 0).reshape(self.table.shape[place], -1)
         rivals = np.argsort(columns.mean(axis=1), kind="stable")[:RIVALS].tolist()
-        kept: list[int] = []
+        useful: list[int] = []
         for option in range(len(columns)):
-            others = [r for r in rivals if r != option and (r in kept or r > option)]
+            others = [r for r in rivals if r != option and (r in useful or r > option)]
             if not any(self._replaces(name, columns, r, option) for r in others):
-                kept.append(option)
-        return kept
+                useful.append(option)
+        return useful
 
     def _replaces(self, name: str, columns: np.ndarray, rival: int, option: int) -> bool:
-        """Whether with `rival` every reader still to come is served, and all cost no more."""
+        """Return True if `rival` costs no more, even with the most expensive future readers."""
         better, worse = self.options[name][rival], self.options[name][option]
         extra = 0.0
         for uses in self.readers[name].values():
@@ -178,33 +175,32 @@ class _Search:
             extra += max(0.0, *more)
         return bool((columns[rival] + extra <= columns[option]).all())
 
-    def _keep(self, name: str, kept: list[int]) -> None:
-        """Drop every option of `name` but these."""
-        if len(kept) == len(self.options[name]):
+    def _keep(self, name: str, indices: list[int]) -> None:
+        """Drop all other options of `name`."""
+        if len(indices) == len(self.options[name]):
             return
-        self.table = self.table.take(kept, axis=self.live.index(name))
-        self.options[name] = [self.options[name][i] for i in kept]
-        self.steps.append(_Step(name, [name], np.array(kept)))
+        self.table = self.table.take(indices, axis=self.live.index(name))
+        self.options[name] = [self.options[name][i] for i in indices]
+        self.steps.append(_Minimum(name, [name], np.array(indices)))
 
     def _trace_back(self) -> dict[str, Strategy]:
-        """What every value is, from the last minimum to the first."""
+        """Read the strategy of every value from the last minimum to the first."""
         picked: dict[str, int] = {}
         chosen: dict[str, Strategy] = {}
         for step in reversed(self.steps):
             picked[step.name] = int(step.best[tuple(picked[n] for n in step.axes)])
             if step.is_choice:
-                choices = self.known[step.name].choices
-                chosen[step.name] = choices[picked[step.name]].strategy
+                choice = self.variables[step.name].choices[picked[step.name]]
+                chosen[step.name] = choice.strategy
         return {v.name: chosen[v.name] for v in self.decisions}
 
 
-def _options(variable: Variable, readers: dict[str, list[Use]]) -> list[Option]:
-    """Every layout alone, and with each second layout that more than one reader may ask for."""
-    asked = Counter(use for uses in readers.values() for use in uses)
-    shared = sorted(use for use, times in asked.items() if times > 1)
-    pairs = product(variable.layouts, [None, *shared])
+def _options(variable: Variable, readers: dict[str, list[Use]]) -> list[LayoutOption]:
+    """Return every layout alone, and with each second layout that several readers may use."""
+    counts = Counter(use for uses in readers.values() for use in uses)
+    shared = sorted(use for use, count in counts.items() if count > 1)
     return [
-        Option(layout, second)
-        for layout, second in pairs
+        LayoutOption(layout, second)
+        for layout, second in product(variable.layouts, [None, *shared])
         if second is None or variable.reading(layout, second) != Price()
     ]

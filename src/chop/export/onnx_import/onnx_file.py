@@ -1,4 +1,4 @@
-"""ONNX files of anybody, read with care: what is here was checked before anything runs."""
+"""Content of an ONNX file, checked before anything runs: files may be damaged or forged."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from chop.export.onnx_package import onnx_package
 from chop.files import check_stored, shown, stored_bytes
 
 LARGEST_FILE = (1 << 31) - 1
-"""Bytes of a file of protocol buffers; tensors may lie in files beside it."""
+"""Limit on the bytes of a file, of protocol buffers; tensors may be in other files."""
 MOST_NODES = 1 << 16
-"""Nodes of a graph, with those of its functions in their places."""
+"""Limit on the nodes of a graph with its functions inlined."""
 SHARED_BYTES = 1 << 24
-"""Bytes that initialisers may read of files beside this one, beyond twice their size."""
+"""Bytes that initialisers may read of external files beyond twice the size of these."""
 UNKNOWN = -1
-"""Some programs write a size that is open as this number."""
+"""Number that some programs write for an open size."""
 MAIN = ""
-"""The domain of ONNX itself."""
+"""Domain of ONNX itself."""
 OPSETS = (7, 28)
-"""Versions of ONNX that are read."""
+"""Supported opsets of ONNX, first and last."""
 BITS = {"INT4": 4, "UINT4": 4, "INT8": 8, "UINT8": 8, "INT16": 16, "UINT16": 16, "INT32": 32}
 TYPES: dict[str, torch.dtype] = {
     "FLOAT": torch.float32,
@@ -48,20 +48,20 @@ TYPES: dict[str, torch.dtype] = {
     "FLOAT8E4M3FN": torch.float8_e4m3fn,
     "FLOAT8E5M2": torch.float8_e5m2,
 }
-"""What holds the values of a type; torch lacks some, which a wider one holds."""
+"""Type of torch for each type of ONNX; a wider one if torch lacks it."""
 
 
 @dataclass(frozen=True)
-class Constant:
-    """A tensor of a file, and the name of its type there."""
+class OnnxConstant:
+    """Tensor of a file, and the name of its type in ONNX."""
 
     values: Tensor
     kind: str
 
 
 @dataclass(frozen=True)
-class Node:
-    """A call of an operator; `version` is the opset of its domain."""
+class OnnxNode:
+    """Call of an operator; `version` is the opset of its domain."""
 
     operator: str
     domain: str
@@ -77,13 +77,13 @@ class Node:
 
 
 def _word(name: str) -> str:
-    """Return a name for a message: as it is if it is a plain word."""
+    """Return a name for a message, quoted unless it is a plain word."""
     return name if re.fullmatch(r"[\w.:-]{1,80}", name, re.ASCII) else shown(name)
 
 
 @dataclass(frozen=True)
 class Input:
-    """An input: its type, and its sizes as numbers or as the names they have."""
+    """Input with its type, and its sizes as numbers or as names."""
 
     name: str
     kind: str
@@ -91,13 +91,13 @@ class Input:
 
 
 class OnnxFile:
-    """The graph of a file: inputs, outputs, nodes in an order that runs, constants, remarks."""
+    """Graph of a file: inputs, outputs, nodes in execution order, constants, metadata."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._onnx = onnx_package("onnx")
-        self._beside: dict[Path, int] = {}
-        self._read_beside = 0
+        self._external_sizes: dict[Path, int] = {}
+        self._external_read = 0
         proto = self._parsed()
         self.versions = {o.domain: int(o.version) for o in proto.opset_import}
         self.metadata = {p.key: p.value for p in proto.metadata_props}
@@ -112,10 +112,10 @@ class OnnxFile:
         self._check_order()
 
     def fail(self, problem: str, cause: BaseException | None = None) -> ExportError:
-        """An error that names the file, to be raised."""
-        made = ExportError(f"{self.path}: {problem}")
-        made.__cause__ = cause
-        return made
+        """Return an error that names the file."""
+        error = ExportError(f"{self.path}: {problem}")
+        error.__cause__ = cause
+        return error
 
     def _parsed(self) -> Any:
         if not self.path.is_file():
@@ -146,19 +146,17 @@ class OnnxFile:
         self.versions[MAIN] = version
 
     def _inlined(self, proto: Any) -> Any:
-        """Return the model without functions of its own."""
+        """Return the model with its functions inlined."""
         if not proto.functions:
             return proto
         count = expanded_nodes(proto)
         if count is None or count > MOST_NODES:
-            told = "call themselves" if count is None else f"make {count} nodes"
-            raise self.fail(f"its functions {told}. Allowed: up to {MOST_NODES} nodes, no cycle.")
+            text = "call themselves" if count is None else f"make {count} nodes"
+            raise self.fail(f"its functions {text}. Allowed: up to {MOST_NODES} nodes, no cycle.")
         try:
             return onnx_package("onnx.inliner").inline_local_functions(proto)
         except (RuntimeError, ValueError) as error:
             raise self.fail(f"its functions cannot be inlined ({error}).", error) from error
-
-    # -- tensors ---------------------------------------------------------------------------
 
     def _initializers(self, graph: Any) -> Iterator[Any]:
         if len(graph.sparse_initializer):
@@ -171,33 +169,33 @@ class OnnxFile:
             yield tensor
 
     def kind_of(self, number: int, where: str) -> str:
-        """The name of a type."""
+        """Return the name of a type by its number."""
         names = {v: k for k, v in self._onnx.TensorProto.DataType.items()}
         kind = str(names.get(number, number))
         if kind not in TYPES:
             raise self.fail(f"{where}: type {kind}. Allowed: {', '.join(TYPES)}.")
         return kind
 
-    def _constant(self, tensor: Any) -> Constant:
+    def _constant(self, tensor: Any) -> OnnxConstant:
         where = f"initialiser {shown(tensor.name)}"
         kind = self.kind_of(tensor.data_type, where)
         count = math.prod(tensor.dims)
         if any(d < 0 for d in tensor.dims) or count > 1 << 40:
             raise self.fail(f"{where}: shape {shown(list(tensor.dims))}.")
         if tensor.data_location == self._onnx.TensorProto.EXTERNAL:
-            held = self._onnx.TensorProto(
+            loaded = self._onnx.TensorProto(
                 name=tensor.name, dims=tensor.dims, data_type=tensor.data_type
             )
-            held.raw_data = self._external(tensor, count, kind, where)
-            tensor = held
+            loaded.raw_data = self._external(tensor, _nbytes(count, kind), where)
+            tensor = loaded
         self._check_length(tensor, count, kind, where)
         try:
-            return Constant(_as_torch(self._onnx.numpy_helper.to_array(tensor), kind), kind)
+            return OnnxConstant(_as_torch(self._onnx.numpy_helper.to_array(tensor), kind), kind)
         except (ValueError, TypeError, RuntimeError, OverflowError) as error:
             raise self.fail(f"{where}: {error}.", error) from error
 
     def _check_length(self, tensor: Any, count: int, kind: str, where: str) -> None:
-        """Refuse a shape that the data do not fill, before memory is taken for it."""
+        """Raise if the data do not fill the shape, before memory is allocated."""
         needed = _nbytes(count, kind)
         if tensor.HasField("raw_data"):
             if len(tensor.raw_data) != needed:
@@ -206,20 +204,18 @@ class OnnxFile:
                     f"expected {needed}."
                 )
             return
-        given = sum(
-            len(getattr(tensor, name))
-            for name in ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
-        )
-        wanted = -(-count // 2) if kind in ("INT4", "UINT4") else count
-        if given not in (wanted, count):
+        fields = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+        numbers = sum(len(getattr(tensor, name)) for name in fields)
+        expected = -(-count // 2) if kind in ("INT4", "UINT4") else count
+        if numbers not in (expected, count):
             raise self.fail(
-                f"{where}: {given} numbers for shape {list(tensor.dims)}, expected {wanted}."
+                f"{where}: {numbers} numbers for shape {list(tensor.dims)}, expected {expected}."
             )
 
-    def _external(self, tensor: Any, count: int, kind: str, where: str) -> bytes:
-        """The bytes of a tensor in a file beside this one, never of one elsewhere."""
-        told = {e.key: e.value for e in tensor.external_data}
-        location, needed = told.get("location", ""), _nbytes(count, kind)
+    def _external(self, tensor: Any, needed: int, where: str) -> bytes:
+        """Return the bytes of a tensor in another file of the same folder, never of elsewhere."""
+        fields = {e.key: e.value for e in tensor.external_data}
+        location = fields.get("location", "")
         parts = PurePosixPath(location).parts
         home = self.path.parent.resolve()
         file = (home / location).resolve() if parts and "\0" not in location else home
@@ -228,7 +224,7 @@ class OnnxFile:
                 f"{where}: its data are in {shown(location)}. Allowed: a file in this folder."
             )
         try:
-            offset, length = int(told.get("offset", 0)), int(told.get("length", needed))
+            offset, length = int(fields.get("offset", 0)), int(fields.get("length", needed))
             if not file.is_file():
                 raise self.fail(f"{where}: its file {shown(location)} is missing.")
             if offset < 0 or length != needed or offset + length > file.stat().st_size:
@@ -236,7 +232,7 @@ class OnnxFile:
                     f"{where}: bytes {offset} to {offset + length} of {shown(location)}, which has "
                     f"{file.stat().st_size}; it needs {needed}."
                 )
-            self._count_beside(file, needed)
+            self._count_external(file, needed)
             with file.open("rb") as opened:
                 opened.seek(offset)
                 return opened.read(length)
@@ -245,41 +241,32 @@ class OnnxFile:
                 raise
             raise self.fail(f"{where}: its data cannot be read ({error}).", error) from error
 
-    def _count_beside(self, file: Path, count: int) -> None:
-        """Raise if initialisers share the bytes of files beside this one, or these have holes."""
-        if file not in self._beside:
+    def _count_external(self, file: Path, count: int) -> None:
+        """Raise if initialisers share the bytes of external files, or these have holes."""
+        if file not in self._external_sizes:
             check_stored(file, ExportError)
-            self._beside[file] = stored_bytes(file)
-        self._read_beside += count
-        allowed = 2 * sum(self._beside.values()) + SHARED_BYTES
-        if self._read_beside > allowed:
+            self._external_sizes[file] = stored_bytes(file)
+        self._external_read += count
+        allowed = 2 * sum(self._external_sizes.values()) + SHARED_BYTES
+        if self._external_read > allowed:
             raise self.fail(
-                f"its initialisers share the bytes of {shown(file.name)}: {self._read_beside} are "
-                f"read. Allowed: {allowed}."
+                f"its initialisers share the bytes of {shown(file.name)}: {self._external_read} "
+                f"are read. Allowed: {allowed}."
             )
 
     @property
     def size(self) -> int:
-        """Bytes of the file and of those beside it that hold its tensors."""
-        return self.path.stat().st_size + sum(self._beside.values())
+        """Bytes of the file and of its external files."""
+        return self.path.stat().st_size + sum(self._external_sizes.values())
 
-    # -- nodes -----------------------------------------------------------------------------
-
-    def node(self, proto: Any, number: int) -> Node:
-        """A node with its attributes read."""
+    def node(self, proto: Any, number: int) -> OnnxNode:
+        """Return a node with its attributes."""
         domain = MAIN if proto.domain == "ai.onnx" else proto.domain
         name = proto.name or f"{proto.op_type}_{number}"
-        version = self.versions.get(domain, 0)
         attributes = {a.name: self._attribute(a) for a in proto.attribute}
-        return Node(
-            proto.op_type,
-            domain,
-            version,
-            name,
-            tuple(proto.input),
-            tuple(proto.output),
-            attributes,
-        )
+        values = tuple(proto.input), tuple(proto.output)
+        version = self.versions.get(domain, 0)
+        return OnnxNode(proto.op_type, domain, version, name, *values, attributes)
 
     def _attribute(self, attribute: Any) -> Any:
         kinds = self._onnx.AttributeProto
@@ -293,7 +280,7 @@ class OnnxFile:
             kinds.INTS: lambda: [int(v) for v in attribute.ints],
             kinds.STRINGS: lambda: [s.decode(errors="replace") for s in attribute.strings],
         }
-        # graphs within a graph: no operator that is known has one
+        # nested graphs: no supported operator has one
         return readers[attribute.type]() if attribute.type in readers else None
 
     def _input(self, value: Any) -> Input:
@@ -312,23 +299,23 @@ class OnnxFile:
         return Input(value.name, kind, tuple(sizes))
 
     def _check_order(self) -> None:
-        """Every value is made once, and before it is used: so there is no cycle."""
-        known = {*self.constants, *(i.name for i in self.inputs)}
-        if len(known) != len(self.constants) + len(self.inputs):
+        """Raise unless every value is computed once and before its use: so there is no cycle."""
+        names = {*self.constants, *(i.name for i in self.inputs)}
+        if len(names) != len(self.constants) + len(self.inputs):
             raise self.fail("an input is there twice.")
         for node in self.nodes:
-            missing = [name for name in node.inputs if name and name not in known]
+            missing = [name for name in node.inputs if name and name not in names]
             if missing:
                 raise self.fail(
                     f"{node}: its input {shown(missing[0])} is made by no node before it."
                 )
-            made = [name for name in node.outputs if name]
-            twice = [name for name in made if name in known or made.count(name) > 1]
-            if twice or not made:
-                raise self.fail(f"{node}: makes {shown(twice or made)}, made before or nothing.")
-            known.update(made)
-        lacking = [name for name in self.outputs if name not in known]
-        if lacking or not self.outputs or len(set(self.outputs)) != len(self.outputs):
+            outputs = [name for name in node.outputs if name]
+            twice = [name for name in outputs if name in names or outputs.count(name) > 1]
+            if twice or not outputs:
+                raise self.fail(f"{node}: makes {shown(twice or outputs)}, made before or nothing.")
+            names.update(outputs)
+        missing = [name for name in self.outputs if name not in names]
+        if missing or not self.outputs or len(set(self.outputs)) != len(self.outputs):
             raise self.fail(f"outputs {shown(self.outputs)}: made by no node, or there twice.")
 
 
@@ -336,7 +323,7 @@ Function = tuple[str, str, str]
 
 
 def expanded_nodes(proto: Any) -> int | None:
-    """Return the number of nodes once functions are in their places; None if one calls itself."""
+    """Return the number of nodes with functions inlined; None if one calls itself."""
     functions = {(f.domain, f.name, f.overload): list(_all_nodes(f.node)) for f in proto.functions}
     counts: dict[Function, int] = {}
     waiting = list(functions)
@@ -364,7 +351,7 @@ def _total(nodes: list[Any], counts: dict[Function, int]) -> int:
 
 
 def _all_nodes(nodes: Any) -> Iterator[Any]:
-    """Yield nodes, and those of graphs within them."""
+    """Yield nodes, and those of nested graphs."""
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
@@ -377,8 +364,7 @@ def _all_nodes(nodes: Any) -> Iterator[Any]:
 def _nbytes(count: int, kind: str) -> int:
     if kind in ("INT4", "UINT4"):
         return -(-count // 2)
-    held = {"UINT16": 2, "UINT32": 4}
-    return count * held.get(kind, TYPES[kind].itemsize)
+    return count * {"UINT16": 2, "UINT32": 4}.get(kind, TYPES[kind].itemsize)
 
 
 def _as_torch(array: np.ndarray, kind: str) -> Tensor:
@@ -386,7 +372,6 @@ def _as_torch(array: np.ndarray, kind: str) -> Tensor:
     if kind in same_size:
         bits = np.ascontiguousarray(array).view(same_size[kind])
         return torch.from_numpy(bits.copy()).view(TYPES[kind]).reshape(array.shape)
-    wide = {torch.int8: np.int8, torch.uint8: np.uint8, torch.int32: np.int32}
-    wide |= {torch.int64: np.int64}
-    made = array.astype(wide.get(TYPES[kind], array.dtype))
-    return torch.from_numpy(np.array(made, copy=True)).reshape(array.shape)
+    integers = (torch.int8, torch.uint8, torch.int32, torch.int64)
+    dtype = str(TYPES[kind]).removeprefix("torch.") if TYPES[kind] in integers else array.dtype
+    return torch.from_numpy(np.array(array.astype(dtype), copy=True)).reshape(array.shape)

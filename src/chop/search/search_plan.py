@@ -1,4 +1,4 @@
-"""A search as one value: the plan that a user gives, and what every worker is given of it."""
+"""Plan of a search, and the part of it that workers need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chop.search.space import Space, Value
 from chop.search.trial import Evaluate
 
 FOLDER = Path("out/search")
-"""Where a study is kept when no storage is named."""
+"""Default folder of studies."""
 KINDS = {
     "space": an(Space),
     "evaluate": FUNCTION | TEXT,
@@ -34,23 +34,23 @@ KINDS = {
     "initial": MANY,
     **dict.fromkeys(("trials", "seed", "workers", "retries", "heartbeat_seconds"), WHOLE),
 }
-"""What the parts of a plan may be."""
+"""Kinds of the fields of a plan."""
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What to search, how, and how much.
+    """Space, evaluation, objectives and resources of a search.
 
-    `evaluate(point, trial)` gives a value for each of `objectives`, or is "module:function" of one
-    that does. The study `name` is in `storage`: a SQLite file (by default), a `*.journal` file or a
-    `postgresql://` URL; the files of its trials are in `directory`. `trials` different points are
-    evaluated, those of earlier runs included, `initial` ones first, until `timeout` seconds are
-    over. With `workers` above 1, as many processes (or Ray actors, `engine="ray"`) share the work;
-    a trial whose worker dies is tried again `retries` times, and `heartbeat_seconds` say how often
-    a worker on another machine tells that it lives.
+    `evaluate(point, trial)` returns a value for each of `objectives`, or is the name
+    "module:function" of such a function. The study `name` is in `storage`: a SQLite file (default),
+    a `*.journal` file or a `postgresql://` URL. The files of its trials are in `directory`. The
+    search evaluates `trials` different points, those of earlier runs included, `initial` ones
+    first, until `timeout` seconds have passed. With `workers` above 1, processes (or Ray actors,
+    `engine="ray"`) share the work. A trial whose worker dies is retried `retries` times.
+    `heartbeat_seconds` is the time between heartbeats of a worker.
 
-    A study belongs to one space, one set of objectives and, where it is given, one `about`: plain
-    facts of what is searched, such as fingerprints of model and data.
+    A study belongs to one space, one set of objectives and one `about`: plain facts of the subject,
+    such as fingerprints of model and data.
     """
 
     space: Space
@@ -82,7 +82,7 @@ class SearchPlan:
 
     @property
     def folder(self) -> Path:
-        """Where the files of trials go: by default beside the file that keeps the study."""
+        """Folder of the files of trials: by default next to the file of the study."""
         if self.directory is not None:
             return Path(self.directory).absolute()
         has_file = self.storage is not None and "://" not in str(self.storage)
@@ -90,7 +90,7 @@ class SearchPlan:
         return (home / self.name).absolute()
 
     def start(self) -> WorkerPlan:
-        """What the workers are given, from now on."""
+        """Return the plan of the workers; the timeout starts now."""
         return WorkerPlan(
             name=self.name,
             space=self.space,
@@ -115,7 +115,7 @@ def make_plan(
     objectives: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> SearchPlan:
-    """`plan` itself, or the plan whose parts are given one by one; an unknown one is an error."""
+    """Return `plan` itself, or the plan made of the other arguments."""
     if isinstance(plan, SearchPlan):
         if evaluate is not None or objectives is not None or settings:
             raise ConfigError("search: a SearchPlan holds everything; give nothing beside it.")
@@ -123,19 +123,19 @@ def make_plan(
     space = settings.pop("space", None) if plan is None else plan
     if space is None or evaluate is None:
         raise ConfigError("search: expected a SearchPlan, or a space and a function to evaluate.")
-    known = [f.name for f in dataclasses.fields(SearchPlan)]
+    names = [f.name for f in dataclasses.fields(SearchPlan)]
     for name in settings:
-        if name not in known:
-            raise ConfigError(f"search: unknown setting '{name}'. {suggest(name, known)}")
+        if name not in names:
+            raise ConfigError(f"search: unknown setting '{name}'. {suggest(name, names)}")
     if "trials" not in settings:
         raise ConfigError("search: trials is not given: how many points to evaluate.")
-    given = {k: v for k, v in {"objectives": objectives, **settings}.items() if v is not None}
-    return SearchPlan(space, evaluate, **given)
+    parts = {k: v for k, v in {"objectives": objectives, **settings}.items() if v is not None}
+    return SearchPlan(space, evaluate, **parts)
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """Everything a worker needs to take part in a search."""
+    """Plan of a search as a worker needs it."""
 
     name: str
     space: Space
@@ -149,12 +149,12 @@ class WorkerPlan:
     seed: int = 0
     retries: int = 2
     deadline: float | None = None
-    """When to start no more trials, in seconds since the epoch."""
+    """Time after which no trial starts, in seconds since the epoch."""
     heartbeat_seconds: int = 60
     about: Mapping[str, Any] = field(default_factory=dict)
-    """Facts of what is searched, as plain data; a study with other facts is another study."""
+    """Facts of the subject, as plain data; a study with other facts is another study."""
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    """Different each time the search is started."""
+    """Random id of this start of the search."""
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name:
@@ -162,20 +162,18 @@ class WorkerPlan:
         if not self.space.dimensions:
             raise ConfigError("search: the space has no dimensions.")
         for name, least in (("trials", 1), ("retries", 0), ("heartbeat_seconds", 1)):
-            if getattr(self, name) < least:
-                given = getattr(self, name)
-                raise ConfigError(f"search: {name} is {given}. Allowed: {least} or more.")
+            if (value := getattr(self, name)) < least:
+                raise ConfigError(f"search: {name} is {value}. Allowed: {least} or more.")
         check_objectives(self.objectives)
 
     @property
     def sampler_name(self) -> str:
-        """The sampler as records show it."""
-        named = isinstance(self.sampler, str)
-        return str(self.sampler) if named else type(self.sampler).__name__
+        """Name of the sampler in records."""
+        return self.sampler if isinstance(self.sampler, str) else type(self.sampler).__name__
 
 
 def check_objectives(objectives: Mapping[str, str]) -> None:
-    """Refuse an empty mapping and a direction that is not one."""
+    """Raise if there is no objective or a direction is unknown."""
     if not objectives:
         raise ConfigError("search: no objective is given. Example: {'accuracy': 'maximize'}.")
     for name, direction in objectives.items():
@@ -185,17 +183,17 @@ def check_objectives(objectives: Mapping[str, str]) -> None:
 
 
 def load_evaluate(evaluate: Evaluate | str) -> Evaluate:
-    """`evaluate` itself, or the function that `"module:function"` names."""
+    """Return `evaluate` itself, or the function that `"module:function"` names."""
     if not isinstance(evaluate, str):
         return evaluate
     module, _, function = evaluate.partition(":")
     try:
-        found: Any = getattr(importlib.import_module(module), function)
+        target: Any = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"search: evaluate is '{evaluate}'. Allowed: 'module:function' of a function that can "
             f"be imported ({error})."
         ) from error
-    if not callable(found):
-        raise ConfigError(f"search: evaluate '{evaluate}' is a {type(found).__name__}.")
-    return found  # type: ignore[no-any-return]
+    if not callable(target):
+        raise ConfigError(f"search: evaluate '{evaluate}' is a {type(target).__name__}.")
+    return target  # type: ignore[no-any-return]

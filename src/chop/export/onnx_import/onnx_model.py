@@ -1,4 +1,4 @@
-"""A file as a module of torch that runs its nodes; MaseGraph captures it."""
+"""Module of torch that runs the nodes of a file; MaseGraph captures it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor, nn
 
 from chop.export.onnx_import.budget import Budget
 from chop.export.onnx_import.call import Call
-from chop.export.onnx_import.file import Node
+from chop.export.onnx_import.host_values import host_of
+from chop.export.onnx_import.onnx_file import OnnxNode
 from chop.export.onnx_import.quantised import Grid
 from chop.export.onnx_import.rewrites import Folded, Fused, outputs_of, run_node
-from chop.export.onnx_import.values import host_of
 from chop.files import shown
 from chop.ir.store.vocabulary import is_input_name, is_path_part
 
 DEEPEST = 24
-"""Levels of a name that become modules within modules."""
+"""Maximum depth of nested modules."""
 
 
 class OnnxModel(nn.Module):
-    """The nodes of a file. The first run, in `build`, makes its layers."""
+    """Nodes of a file; the first run, in `build`, creates the layers."""
 
     is_folding = False
 
@@ -32,9 +32,9 @@ class OnnxModel(nn.Module):
         super().__init__()
         self.folded: Folded = folded
         self.budget = Budget(folded.file.size)
-        self.nodes: list[Node] = Fused(folded).nodes
+        self.nodes: list[OnnxNode] = Fused(folded).nodes
         self.constants = folded.constants
-        # read before anything is captured, when tensors still tell their values
+        # read before the capture, while tensors still have values
         self.numbers = {name: host_of(c.values) for name, c in self.constants.items()}
         self.names = input_names([i.name for i in folded.file.inputs])
         self.outputs = list(folded.file.outputs)
@@ -48,10 +48,14 @@ class OnnxModel(nn.Module):
         for node in self.nodes:
             if node.operator == "Shape" or all(self.is_fixed(n) for n in node.inputs if n):
                 self._fixed.update(node.outputs)
-        self._last_use = _last_uses(self.nodes, self.outputs)
+        self._last_use: dict[int, list[str]] = {}
+        last = {name: place for place, node in enumerate(self.nodes) for name in node.inputs}
+        for name, place in last.items():
+            if name not in self.outputs:
+                self._last_use.setdefault(place, []).append(name)
 
     def build(self, inputs: dict[str, Tensor]) -> Any:
-        """Run once, make the layers, and give the outputs."""
+        """Run once, create the layers, and return the outputs."""
         self._is_building = True
         try:
             with torch.no_grad():
@@ -60,118 +64,103 @@ class OnnxModel(nn.Module):
             self._is_building = False
 
     def run(self, inputs: dict[str, Any]) -> Any:
-        """The output, or several by name."""
+        """Return the output, or several outputs by name."""
         values = {self.names[name]: value for name, value in inputs.items()}
         self._check_sizes(values)
+        file = self.folded.file
         for place, node in enumerate(self.nodes):
             call = Call(node, values, self)
-            building = self._is_building
-            values |= self._run_node(call) if building else outputs_of(call)
+            values |= run_node(call, file, self.budget) if self._is_building else outputs_of(call)
             for name in self._last_use.get(place, ()):
                 values.pop(name, None)
-        found = {name: self._result(name, values) for name in self.outputs}
-        return found if len(found) > 1 else next(iter(found.values()))
-
-    def _run_node(self, call: Call) -> dict[str, Any]:
-        return run_node(call, self.folded.file, self.budget)
+        results = {}
+        for name in self.outputs:
+            value = self.attached(name) if name in self.constants else values[name]
+            results[name] = torch.as_tensor(value) if isinstance(value, int | float) else value
+        return results if len(results) > 1 else next(iter(results.values()))
 
     def _check_sizes(self, values: dict[str, Any]) -> None:
-        """Hold the sizes that the file fixes; a capture keeps them as guards."""
+        """Raise if an input has not the sizes of the file; a capture records them as guards."""
         for value in self.folded.file.inputs:
-            given = values[value.name]
+            shape = values[value.name].shape
             for place, size in enumerate(value.sizes):
-                if isinstance(size, int) and given.shape[place] != size:
+                if isinstance(size, int) and shape[place] != size:
                     raise self.folded.file.fail(
-                        f"input {shown(value.name)} has size {given.shape[place]} in dimension "
+                        f"input {shown(value.name)} has size {shape[place]} in dimension "
                         f"{place}. Allowed: {size}."
                     )
 
-    def _result(self, name: str, values: dict[str, Any]) -> Any:
-        value = self.attached(name) if name in self.constants else values[name]
-        return torch.as_tensor(value) if isinstance(value, int | float) else value
-
     def grid_of(self, parameter: nn.Parameter) -> Grid | None:
-        """What the values of a parameter are multiples of."""
+        """Return the grid of the values of a parameter."""
         base, is_turned = self._sources.get(id(parameter), ("", False))
         grid = self.folded.grids.get(base)
         return grid.turned() if grid is not None and is_turned else grid
 
-    # -- what running nodes asks of a scope ------------------------------------------------
+    # the methods of `Scope`, see there
 
     def kind_of(self, number: int) -> str:
-        """The name of a type."""
         return self.folded.kind_of(number)
 
     def is_fixed(self, name: str) -> bool:
-        """Whether a value is made of constants and sizes alone."""
         return name in self.constants or name in self._fixed
 
     def note_grid(self, name: str, grid: Grid) -> None:
-        """Nothing is noted while the model runs."""
+        """Do nothing: only folding stores grids."""
 
     def note_kind(self, name: str, kind: str) -> None:
-        """Nothing is noted while the model runs."""
+        """Do nothing: only folding stores types."""
 
     def attached(self, name: str) -> Tensor:
-        """A constant as a parameter, where it is a tensor of floats of the file, or a buffer."""
+        """Return a constant as a parameter if the file has it as floats, otherwise as a buffer."""
         if name not in self._attached:
             base, _ = self.folded.origin(name)
             path = self._free_path(base)
             owner, leaf = self._owner(path)
-            if self._is_parameter(base):
+            is_own = base in self.folded.file.constants or base in self.folded.grids
+            if is_own and self.constants[base].values.is_floating_point():
                 owner.register_parameter(leaf, self.matrix(name, turned=False)[0])
             else:
                 owner.register_buffer(leaf, self.constants[name].values)
             self._attached[name] = path
-        found: Any = self
+        attribute: Any = self
         for part in self._attached[name].split("."):
-            found = getattr(found, part)
-        return found  # type: ignore[no-any-return]
-
-    def _is_parameter(self, base: str) -> bool:
-        is_own = base in self.folded.file.constants or base in self.folded.grids
-        return is_own and self.constants[base].values.is_floating_point()
+            attribute = getattr(attribute, part)
+        return attribute  # type: ignore[no-any-return]
 
     def matrix(self, name: str, *, turned: bool) -> tuple[nn.Parameter, str]:
-        """A constant, or its transpose, as a parameter, and the name of what it came from."""
         base, is_turned = self.folded.origin(name)
         key = base, is_turned != turned
         if key not in self._matrices:
             values = self.constants[base].values
             if values.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
                 raise ValueError(f"{shown(name)} is {values.dtype}, and no float")
-            made = nn.Parameter(values.t().contiguous() if key[1] else values)
-            self._matrices[key] = made
-            self._sources[id(made)] = key
+            parameter = nn.Parameter(values.t().contiguous() if key[1] else values)
+            self._matrices[key] = parameter
+            self._sources[id(parameter)] = key
         return self._matrices[key], base
 
     def layer(self, key: tuple[Any, ...], hint: str, make: Callable[[], nn.Module]) -> Any:
-        """The layer of this key, made where there is none yet."""
         if key not in self._layers:
-            path = self._free_path(_layer_name(hint))
+            weight = hint.removesuffix("_DequantizeLinear_Output")  # as onnxruntime names them
+            path = self._free_path(re.sub(r"\.(weight|bias|kernel|gamma|scale|\d+)$", "", weight))
             owner, leaf = self._owner(path)
             owner.add_module(leaf, make().eval())
             self._layers[key] = path
         return self.get_submodule(self._layers[key])
 
-    # -- places ----------------------------------------------------------------------------
-
     def _free_path(self, name: str) -> str:
-        """Return a path that is not taken, as like the name as paths can be."""
-        path = self._path_like(name)
+        """Return an unused path that resembles the name."""
+        parts = [_part(p) for p in name.split(".") if p]
+        parts = parts if 0 < len(parts) <= DEEPEST else ["_".join(parts)[:200] or "constant"]
+        path = ".".join(parts)
+        if not self._is_free(parts):
+            flat, number = _part("_".join(parts)[:200]), 1
+            while hasattr(self, f"{flat}_{number}"):
+                number += 1
+            path = f"{flat}_{number}"
         if path != name:
             self.renamed[name] = path
         return path
-
-    def _path_like(self, name: str) -> str:
-        parts = [_part(p) for p in name.split(".") if p]
-        parts = parts if 0 < len(parts) <= DEEPEST else ["_".join(parts)[:200] or "constant"]
-        if self._is_free(parts):
-            return ".".join(parts)
-        flat, number = _part("_".join(parts)[:200]), 1
-        while hasattr(self, f"{flat}_{number}"):
-            number += 1
-        return f"{flat}_{number}"
 
     def _is_free(self, parts: list[str]) -> bool:
         owner: Any = self
@@ -193,50 +182,34 @@ class OnnxModel(nn.Module):
         return owner, leaf
 
 
-def _layer_name(weight: str) -> str:
-    """The name of a layer by that of its weight."""
-    plain = weight.removesuffix("_DequantizeLinear_Output")  # as onnxruntime names them
-    return re.sub(r"\.(weight|bias|kernel|gamma|scale|\d+)$", "", plain)
-
-
 def _part(part: str) -> str:
-    made = re.sub(r"\W+", "_", part, flags=re.ASCII)[:100] or "_"
-    is_kept = is_path_part(made) and not hasattr(OnnxModel, made)
-    return made if is_kept else f"{made.strip('_') or 'x'}_"
-
-
-def _last_uses(nodes: list[Node], outputs: list[str]) -> dict[int, list[str]]:
-    """After which node a value is not needed any more."""
-    last = {name: place for place, node in enumerate(nodes) for name in node.inputs}
-    found: dict[int, list[str]] = {}
-    for name, place in last.items():
-        if name not in outputs:
-            found.setdefault(place, []).append(name)
-    return found
+    word = re.sub(r"\W+", "_", part, flags=re.ASCII)[:100] or "_"
+    is_valid = is_path_part(word) and not hasattr(OnnxModel, word)
+    return word if is_valid else f"{word.strip('_') or 'x'}_"
 
 
 def input_names(names: list[str]) -> dict[str, str]:
-    """Names that a Python function can have for its arguments, and whose they are."""
-    found: dict[str, str] = {}
+    """Return the names by valid names of Python arguments."""
+    valid: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")[:100] or "x"
         plain = plain if is_input_name(plain) else f"input_{plain}"
-        while plain in found:
+        while plain in valid:
             plain += "_"
-        found[plain] = name
-    return found
+        valid[plain] = name
+    return valid
 
 
-def made_model(folded: Folded) -> OnnxModel:
-    """The model, with a forward that has the inputs of the file by name."""
+def build_model(folded: Folded) -> OnnxModel:
+    """Return the model, with a forward whose arguments are the inputs of the file."""
     names = input_names([i.name for i in folded.file.inputs])
 
     def forward(self: OnnxModel, *args: Any, **kwargs: Any) -> Any:
         return self.run({**dict(zip(names, args, strict=False)), **kwargs})
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    listed = [inspect.Parameter(n, kind) for n in ("self", *names)]
-    forward.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
+    parameters = [inspect.Parameter(n, kind) for n in ("self", *names)]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     cls = type("OnnxModel", (OnnxModel,), {"forward": forward, "__module__": __name__})
-    made: OnnxModel = cls(folded)
-    return made.eval()
+    model: OnnxModel = cls(folded)
+    return model.eval()

@@ -1,4 +1,4 @@
-"""Operators whose parameters are constants of the file become layers of torch."""
+"""Operators that become layers of torch if their parameters are constants of the file."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chop.export.activation_rounding import Steps
 from chop.export.onnx_import.call import OWN, Call, operator
-from chop.export.onnx_import.movement import gathered
-from chop.export.onnx_import.reductions import is_even, padded, paddings
-from chop.export.rounding import Steps
+from chop.export.onnx_import.movement_operators import gathered
+from chop.export.onnx_import.reduction_operators import is_even, padded, paddings
 
 CONVOLUTIONS: tuple[Any, ...] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-TRANSPOSED: tuple[Any, ...] = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 NORMS: tuple[Any, ...] = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class Rounding(nn.Module):
-    """Rounds an activation; formats of layers take its place where they can."""
+    """Rounding of an activation, until a format of a layer replaces it."""
 
     mase_leaf = True
 
@@ -29,7 +28,7 @@ class Rounding(nn.Module):
         self.steps = steps
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` rounded."""
+        """Round `x`."""
         return self.steps(x)
 
 
@@ -37,13 +36,13 @@ class Rounding(nn.Module):
 def _round(call: Call) -> Any:
     x = call.tensor(0)
     steps = call.attribute("steps")
-    if steps.axis >= 0:  # from the end, so that the number of dimensions need not be known
+    if steps.axis >= 0:  # from the end, independent of the number of dimensions
         steps = replace(steps, axis=steps.axis - x.dim())
     return call.scope.layer((call.node.name,), "rounding", lambda: Rounding(steps))(x)
 
 
 def _own(call: Call, place: int) -> nn.Parameter | None:
-    """A constant input as a parameter of a layer."""
+    """Return a constant input as a parameter, or None if it is missing."""
     return call.scope.matrix(call.name(place), turned=False)[0] if call.given(place) else None
 
 
@@ -53,24 +52,21 @@ def _are_constant(call: Call, *places: int) -> bool:
 
 @operator("Linear", domain=OWN)
 def _linear(call: Call) -> Any:
-    """`turned`: the weight of the file is (inputs, outputs)."""
+    """Run a linear layer; `turned`: the weight of the file is (inputs, outputs)."""
     turned = bool(call.attribute("turned"))
     weight, base = call.scope.matrix(call.name(1), turned=turned)
     bias = call.name(2) if call.given(2) else ""
 
     def make() -> nn.Module:
-        made = nn.Linear(weight.shape[1], weight.shape[0], bias=bool(bias), device="meta")
-        made.weight = weight
-        if bias:
-            made.bias = call.scope.matrix(bias, turned=False)[0]
-        return made
+        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bool(bias), device="meta")
+        return _with(layer, weight=weight, bias=_own(call, 2))
 
     return call.scope.layer(("linear", id(weight), bias), base, make)(call.tensor(0))
 
 
 @operator("Gather")
 def _embedding(call: Call) -> Any:
-    """Rows of a table of the file that are not known before: an embedding."""
+    """Look up rows of a table of the file: an embedding, unless the rows are constant."""
     table = call.constant(0)
     is_table = table is not None and table.dim() == 2 and table.is_floating_point()
     if call.scope.is_folding or not is_table or call.host(1) is not None:
@@ -80,9 +76,7 @@ def _embedding(call: Call) -> Any:
     weight, base = call.scope.matrix(call.name(0), turned=False)
 
     def make() -> nn.Module:
-        made = nn.Embedding(weight.shape[0], weight.shape[1], device="meta")
-        made.weight = weight
-        return made
+        return _with(nn.Embedding(weight.shape[0], weight.shape[1], device="meta"), weight=weight)
 
     return call.scope.layer(("embedding", id(weight)), base, make)(call.tensor(1))
 
@@ -104,8 +98,8 @@ def _settings(call: Call, x: Tensor, kernel: list[int]) -> tuple[dict[str, Any],
 @operator("Conv")
 def _conv(call: Call) -> Any:
     x = call.tensor(0)
-    known = call.constant(1)
-    kernel = list((call.tensor(1) if known is None else known).shape[2:])
+    constant = call.constant(1)
+    kernel = list((call.tensor(1) if constant is None else constant).shape[2:])
     settings, x = _settings(call, x, kernel)
     if call.scope.is_folding or not _are_constant(call, 1, 2):
         function: Any = (F.conv1d, F.conv2d, F.conv3d)[len(kernel) - 1]
@@ -116,8 +110,8 @@ def _conv(call: Call) -> Any:
     def make() -> nn.Module:
         inputs, outputs = weight.shape[1] * settings["groups"], weight.shape[0]
         cls = CONVOLUTIONS[len(kernel) - 1]
-        made = cls(inputs, outputs, kernel, bias=bias is not None, device="meta", **settings)
-        return _with(made, weight=weight, bias=bias)
+        layer = cls(inputs, outputs, kernel, bias=bias is not None, device="meta", **settings)
+        return _with(layer, weight=weight, bias=bias)
 
     key = ("conv", id(weight), id(bias), *settings.values())
     return call.scope.layer(key, base, make)(x)
@@ -163,14 +157,14 @@ def _batch_norm(call: Call) -> Any:
     weight, base = call.scope.matrix(call.name(1), turned=False)
 
     def make() -> nn.Module:
-        made: nn.Module = NORMS[x.dim() - 2](weight.shape[0], eps, device="meta")
-        _with(made, weight=weight, bias=_own(call, 2))
+        layer: nn.Module = NORMS[x.dim() - 2](weight.shape[0], eps, device="meta")
+        _with(layer, weight=weight, bias=_own(call, 2))
         for name, place in (("running_mean", 3), ("running_var", 4)):
-            known = call.constant(place)
-            assert known is not None, "was looked at"
-            setattr(made, name, known.clone())
-        made.num_batches_tracked = torch.tensor(0)
-        return made
+            constant = call.constant(place)
+            assert constant is not None, "checked above"
+            setattr(layer, name, constant.clone())
+        layer.num_batches_tracked = torch.tensor(0)
+        return layer
 
     return call.scope.layer(("norm", id(weight), call.name(3), eps), base, make)(x)
 
@@ -184,12 +178,12 @@ def _layer_norm(call: Call) -> Any:
     shape = tuple(int(s) for s in x.shape[axis:])
     is_rms = call.node.operator.startswith("RMS")
     cls: Any = nn.RMSNorm if is_rms else nn.LayerNorm
-    known = call.constant(1)
-    fits = known is not None and tuple(known.shape) == shape and _are_constant(call, 2)
+    scale = call.constant(1)
+    fits = scale is not None and tuple(scale.shape) == shape and _are_constant(call, 2)
     if call.scope.is_folding or not fits:
-        made = F.rms_norm(x, shape, eps=eps) if is_rms else F.layer_norm(x, shape, eps=eps)
-        made = made * call.tensor(1)
-        return made + call.tensor(2) if call.given(2) else made
+        normed = F.rms_norm(x, shape, eps=eps) if is_rms else F.layer_norm(x, shape, eps=eps)
+        normed = normed * call.tensor(1)
+        return normed + call.tensor(2) if call.given(2) else normed
     weight, base = call.scope.matrix(call.name(1), turned=False)
     bias = _own(call, 2)
     extra = {} if is_rms else {"bias": bias is not None}
@@ -204,7 +198,7 @@ def _layer_norm(call: Call) -> Any:
 def _group_norm(call: Call) -> Any:
     x, groups = call.tensor(0), call.attribute("num_groups")
     scale, bias = call.tensor(1), call.tensor(2)
-    if call.version < 21:  # one for each group there
+    if call.version < 21:  # one per group
         scale, bias = (v.repeat_interleave(x.shape[1] // groups) for v in (scale, bias))
     return F.group_norm(x, groups, scale, bias, call.attribute("epsilon", 1e-5))
 
@@ -225,3 +219,73 @@ def _lp_norm(call: Call) -> Any:
 def _local_response(call: Call) -> Any:
     settings = [call.attribute(n, d) for n, d in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))]
     return F.local_response_norm(call.tensor(0), call.attribute("size"), *settings)
+
+
+RECURRENT: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "LSTM": (nn.LSTM, (0, 2, 3, 1)),
+    "GRU": (nn.GRU, (1, 0, 2)),
+    "RNN": (nn.RNN, (0,)),
+}
+"""Layer of torch, and the index in ONNX of each of its gates."""
+ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+
+
+def _check_recurrent(call: Call, directions: int) -> None:
+    name = call.node.operator
+    names = call.attribute("activations", ACTIVATIONS[name] * directions)
+    if [n.lower() for n in names] != [a.lower() for a in ACTIVATIONS[name] * directions]:
+        raise ValueError(f"activations {names[:6]}. Allowed: {ACTIVATIONS[name]}")
+    if call.attribute("direction", "forward") == "reverse":
+        raise ValueError("direction reverse. Allowed: forward, bidirectional")
+    has_peepholes = name == "LSTM" and call.given(7)
+    if has_peepholes or (call.given(4) and call.constant(4) is None):
+        raise ValueError("lengths or peepholes")
+    if call.attribute("clip") or call.attribute("layout", 0) or call.attribute("input_forget", 0):
+        raise ValueError("clip, layout or input_forget")
+    if name == "GRU" and not call.attribute("linear_before_reset", 0):
+        raise ValueError("linear_before_reset = 0. Allowed: 1")
+    if not all(call.scope.is_fixed(call.name(i)) for i in (1, 2, 3) if call.given(i)):
+        raise ValueError("weights that depend on inputs")
+
+
+def _reordered(values: Tensor, gates: tuple[int, ...]) -> Tensor:
+    """Return rows in the order of gates of torch."""
+    parts = values.chunk(len(gates))
+    return torch.cat([parts[g] for g in gates])
+
+
+def _make_recurrent(call: Call) -> nn.Module:
+    cls, gates = RECURRENT[call.node.operator]
+    weight, recurrent, bias = call.tensor(1), call.tensor(2), call.optional(3)
+    directions, hidden, has_bias = weight.shape[0], recurrent.shape[2], bias is not None
+    layer: nn.Module = cls(weight.shape[2], hidden, bias=has_bias, bidirectional=directions == 2)
+    state = {}
+    for i, end in enumerate(("", "_reverse")[:directions]):
+        state[f"weight_ih_l0{end}"] = _reordered(weight[i], gates)
+        state[f"weight_hh_l0{end}"] = _reordered(recurrent[i], gates)
+        if bias is not None:
+            first, second = bias[i].chunk(2)
+            state[f"bias_ih_l0{end}"] = _reordered(first, gates)
+            state[f"bias_hh_l0{end}"] = _reordered(second, gates)
+    layer.load_state_dict(state)
+    return layer.eval()
+
+
+@operator(*RECURRENT)
+def _recurrent(call: Call) -> Any:
+    directions = 2 if call.attribute("direction") == "bidirectional" else 1
+    _check_recurrent(call, directions)
+    x = call.tensor(0)
+    key = ("recurrent", *call.node.inputs[1:4])
+    layer = call.scope.layer(key, call.node.name, lambda: _make_recurrent(call))
+    states = [call.tensor(i) for i in (5, 6) if call.given(i)]
+    is_lstm = call.node.operator == "LSTM"
+    if is_lstm and len(states) == 2:
+        outputs, last = layer(x, (states[0], states[1]))
+    elif states and not is_lstm:
+        outputs, last = layer(x, states[0])
+    else:
+        outputs, last = layer(x)
+    outputs = outputs.reshape(x.shape[0], x.shape[1], directions, -1).permute(0, 2, 1, 3)
+    results = (outputs, last[0], last[1]) if is_lstm else (outputs, last)
+    return results[: len(call.node.outputs)]

@@ -1,4 +1,4 @@
-"""What an export wrote: one record per tensor, and what the target could not say."""
+"""Report of an export: one record per tensor, and the parts that the target does not support."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADERS = ("tensor", "format", "written as", "bytes", "equal", "note")
 
 @dataclass(frozen=True)
 class TensorRecord:
-    """A tensor as it was written; `is_exact`: with the values that the model computes with."""
+    """Tensor in a file; `is_exact`: its values are those that the model computes with."""
 
     name: str
     source: str
@@ -30,7 +30,7 @@ class TensorRecord:
 
 @dataclass
 class ExportReport:
-    """`records` of the tensors, and `dropped`: parts of the model that the target does without."""
+    """Records of the tensors, and the parts of the model that were `dropped`."""
 
     target: str
     path: Path
@@ -44,16 +44,16 @@ class ExportReport:
 
     @property
     def bits(self) -> float:
-        """Bits an element takes on average."""
+        """Average bits per element."""
         return 8 * self.nbytes / max(sum(r.elements for r in self.records), 1)
 
     @property
     def changed(self) -> list[TensorRecord]:
-        """The tensors whose values are not those of the model."""
+        """Tensors whose values differ from those of the model."""
         return [r for r in self.records if not r.is_exact]
 
     def table(self) -> str:
-        """The records as a table."""
+        """Return the records as a table."""
         return tabulate([row.values() for row in self._rows()], HEADERS)
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ class ExportReport:
         return [dict(zip(HEADERS, row, strict=True)) for row in cells]
 
     def _repr_html_(self) -> str:
-        """The report as a notebook shows it."""
+        """Return the report as HTML for notebooks."""
         size = f"{self.nbytes / 2**20:.2f} MiB, {self.bits:.2f} bits per element"
         title = notebook.heading(self.path.name, self.target, size)
         notes = "".join(notebook.note(line) for line in self.dropped[: notebook.MOST_ROWS])

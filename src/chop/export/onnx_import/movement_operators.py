@@ -1,4 +1,4 @@
-"""Operators that move, make and pick elements."""
+"""Operators that move, create and select elements."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chop.export.onnx_import.call import Call, check_made, operator
-from chop.export.onnx_import.file import Constant
-from chop.export.onnx_import.values import Ints, as_tensor, is_host
+from chop.export.onnx_import.call import Call, check_made, operator, register_operators
+from chop.export.onnx_import.host_values import Ints, as_tensor, is_host
+from chop.export.onnx_import.onnx_file import OnnxConstant
 
 FAR = (1 << 31) - 2
-"""From here on, the end of a slice means the end of the tensor."""
+"""End of a slice from which on it means the end of the tensor."""
 
 
 @operator("Constant")
 def _constant(call: Call) -> Any:
-    made = call.node.attributes
-    if isinstance(made.get("value"), Constant):
-        return made["value"].values
+    attributes = call.node.attributes
+    if isinstance(attributes.get("value"), OnnxConstant):
+        return attributes["value"].values
     for name, kind in (("int", torch.int64), ("float", torch.float32)):
         for key in (f"value_{name}", f"value_{name}s"):
-            if key in made:
-                return torch.tensor(made[key], dtype=kind)
+            if key in attributes:
+                return torch.tensor(attributes[key], dtype=kind)
     raise ValueError("it has no value that is read: a tensor, or numbers")
 
 
@@ -34,8 +34,8 @@ def _constant_of_shape(call: Call) -> Any:
     sizes = call.numbers(0)
     check_made(math.prod(sizes))
     value = call.attribute("value")
-    fill = value.values.reshape(-1)[0].item() if isinstance(value, Constant) else 0.0
-    kind = value.values.dtype if isinstance(value, Constant) else torch.float32
+    fill = value.values.reshape(-1)[0].item() if isinstance(value, OnnxConstant) else 0.0
+    kind = value.values.dtype if isinstance(value, OnnxConstant) else torch.float32
     return torch.full(sizes, fill, dtype=kind)
 
 
@@ -51,28 +51,23 @@ def _shape(call: Call) -> Any:
 
 @operator("Size")
 def _size(call: Call) -> Any:
-    made = call.tensor(0).numel()
-    return torch.tensor(made) if call.scope.is_folding else made
+    count = call.tensor(0).numel()
+    return torch.tensor(count) if call.scope.is_folding else count
 
 
 @operator("Reshape")
 def _reshape(call: Call) -> Any:
     sizes = call.option("shape", 1)
     if call.is_host(0):
-        return _host_reshape(call, sizes)
+        numbers = call.numbers(0)
+        if not sizes and len(numbers) == 1:
+            return numbers[0]
+        is_vector = len(sizes) == 1 and sizes[0] in (-1, len(numbers))
+        return Ints(numbers) if is_vector else as_tensor(Ints(numbers)).reshape(sizes)
     x = call.tensor(0)
     if not call.attribute("allowzero", 0):
         sizes = [x.shape[i] if type(s) is int and s == 0 else s for i, s in enumerate(sizes)]
     return x.reshape(sizes)
-
-
-def _host_reshape(call: Call, sizes: list[Any]) -> Any:
-    found = call.numbers(0)
-    if not sizes and len(found) == 1:
-        return found[0]
-    if len(sizes) == 1 and sizes[0] in (-1, len(found)):
-        return Ints(found)
-    return as_tensor(Ints(found)).reshape(sizes)
 
 
 @operator("Flatten")
@@ -88,8 +83,8 @@ def _flatten(call: Call) -> Any:
 def _squeeze(call: Call) -> Any:
     axes = call.option("axes", 1)
     if call.is_host(0):
-        found = call.numbers_or_one(0)
-        return found[0] if isinstance(found, Ints) and len(found) == 1 else found
+        numbers = call.numbers_or_one(0)
+        return numbers[0] if isinstance(numbers, Ints) and len(numbers) == 1 else numbers
     x = call.tensor(0)
     axes = [i for i, s in enumerate(x.shape) if s == 1] if axes is None else axes
     for axis in sorted((a % x.dim() for a in axes), reverse=True):
@@ -101,9 +96,9 @@ def _squeeze(call: Call) -> Any:
 def _unsqueeze(call: Call) -> Any:
     axes = call.option("axes", 1, [])
     if call.is_host(0):
-        found = call.numbers_or_one(0)
-        if not isinstance(found, Ints) and len(axes) == 1:
-            return Ints([found])
+        numbers = call.numbers_or_one(0)
+        if not isinstance(numbers, Ints) and len(axes) == 1:
+            return Ints([numbers])
     x = call.tensor(0)
     rank = x.dim() + len(axes)
     for axis in sorted(a % rank for a in axes):
@@ -114,8 +109,7 @@ def _unsqueeze(call: Call) -> Any:
 @operator("Transpose")
 def _transpose(call: Call) -> Any:
     x = call.tensor(0)
-    order = call.attribute("perm", list(range(x.dim()))[::-1])
-    return x.permute(order)
+    return x.permute(call.attribute("perm", list(range(x.dim()))[::-1]))
 
 
 @operator("Concat")
@@ -133,8 +127,9 @@ def _expand(call: Call) -> Any:
     extra = x.dim() - len(sizes)
     sizes = [-1] * extra + sizes if extra > 0 else sizes
     first = len(sizes) - x.dim()
-    kept = [-1 if i >= first and type(s) is int and s == 1 else s for i, s in enumerate(sizes)]
-    return x.expand(kept)
+    return x.expand(
+        [-1 if i >= first and type(s) is int and s == 1 else s for i, s in enumerate(sizes)]
+    )
 
 
 @operator("Tile")
@@ -186,14 +181,11 @@ def _sliced(x: Tensor, axis: int, start: Any, end: Any, step: int) -> Tensor:
         return x[(*[slice(None)] * axis, slice(start, end, None if step == 1 else step))]
     size = int(x.shape[axis])
     end = None if type(end) is int and end < -FAR else end
-    places = range(size)[slice(_within(start, size), end, step)]
+    start = min(start, size - 1) if start >= 0 else start
+    places = range(size)[slice(start, end, step)]
     if not places:
         return x.narrow(axis, 0, 0)
     return x.index_select(axis, torch.arange(places.start, places.stop, places.step))
-
-
-def _within(start: Any, size: int) -> Any:
-    return min(start, size - 1) if start >= 0 else start
 
 
 @operator("Split")
@@ -207,7 +199,7 @@ def _split(call: Call) -> Any:
 
 
 def gathered(call: Call) -> Any:
-    """`Gather`, where it is no embedding."""
+    """Run a `Gather` that is no embedding."""
     axis = call.attribute("axis", 0)
     place: Any = call.host(1)
     if call.is_host(0):
@@ -223,13 +215,8 @@ def gathered(call: Call) -> Any:
     return x[before]
 
 
-@operator("GatherElements")
-def _gather_elements(call: Call) -> Any:
-    return torch.gather(call.tensor(0), call.attribute("axis", 0), call.tensor(1))
-
-
 def _places(places: Tensor, batch: int) -> tuple[Tensor, ...]:
-    """The indices of every dimension that `places` speaks of, after `batch` shared ones."""
+    """Return the indices of each dimension in `places`, after `batch` shared dimensions."""
     own = places.unbind(-1)
     shared = []
     for i in range(batch):
@@ -237,11 +224,6 @@ def _places(places: Tensor, batch: int) -> tuple[Tensor, ...]:
         shape[i] = -1
         shared.append(torch.arange(places.shape[i]).reshape(shape))
     return (*shared, *own)
-
-
-@operator("GatherND")
-def _gather_nd(call: Call) -> Any:
-    return call.tensor(0)[_places(call.tensor(1), call.attribute("batch_dims", 0))]
 
 
 @operator("ScatterND")
@@ -275,17 +257,6 @@ def _one_hot(call: Call) -> Any:
     axis = axis if axis >= 0 else axis + whole.dim() + 1
     rows = torch.arange(depth).reshape([-1 if i == axis else 1 for i in range(whole.dim() + 1)])
     return torch.where(whole.unsqueeze(axis) == rows, values[1], values[0])
-
-
-@operator("Trilu")
-def _trilu(call: Call) -> Any:
-    shift = call.number(1) if call.given(1) else 0
-    return (torch.triu if call.attribute("upper", 1) else torch.tril)(call.tensor(0), shift)
-
-
-@operator("NonZero")
-def _non_zero(call: Call) -> Any:
-    return torch.nonzero(call.tensor(0)).t()
 
 
 @operator("Pad")
@@ -323,9 +294,6 @@ def _space_to_depth(call: Call) -> Any:
     return split.reshape(n, c * size**2, h // size, w // size)
 
 
-# -- sequences: lists of tensors ------------------------------------------------------------
-
-
 @operator("SplitToSequence")
 def _split_to_sequence(call: Call) -> Any:
     x, axis = call.tensor(0), call.attribute("axis", 0)
@@ -336,17 +304,22 @@ def _split_to_sequence(call: Call) -> Any:
     return list(torch.split(x, list(sizes) if isinstance(sizes, Ints) else sizes, axis))
 
 
-@operator("SequenceConstruct")
-def _sequence_construct(call: Call) -> Any:
-    return [call.tensor(i) for i in range(call.count)]
-
-
-@operator("SequenceAt")
-def _sequence_at(call: Call) -> Any:
-    return call.value(0)[call.number(1)]
-
-
-@operator("ConcatFromSequence")
-def _concat_from_sequence(call: Call) -> Any:
-    join = torch.stack if call.attribute("new_axis", 0) else torch.cat
-    return join(list(call.value(0)), call.attribute("axis", 0))
+register_operators(
+    {
+        "ConcatFromSequence": lambda call: (
+            torch.stack if call.attribute("new_axis", 0) else torch.cat
+        )(list(call.value(0)), call.attribute("axis", 0)),
+        "GatherElements": lambda call: torch.gather(
+            call.tensor(0), call.attribute("axis", 0), call.tensor(1)
+        ),
+        "GatherND": lambda call: call.tensor(0)[
+            _places(call.tensor(1), call.attribute("batch_dims", 0))
+        ],
+        "NonZero": lambda call: torch.nonzero(call.tensor(0)).t(),
+        "SequenceAt": lambda call: call.value(0)[call.number(1)],
+        "SequenceConstruct": lambda call: [call.tensor(i) for i in range(call.count)],
+        "Trilu": lambda call: (torch.triu if call.attribute("upper", 1) else torch.tril)(
+            call.tensor(0), call.number(1) if call.given(1) else 0
+        ),
+    }
+)

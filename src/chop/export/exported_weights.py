@@ -1,4 +1,4 @@
-"""What a graph computes with: the values of its parameters, and the formats they are in."""
+"""Parameters of a graph: the values that it computes with, and their formats."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from chop.errors import ExportError
 from chop.ir.graph import MaseGraph
@@ -27,10 +27,10 @@ INT8 = ScaleInteger(8, granularity="channel", scale="stored")
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter as its layer computes with it; `format` is None where it is a plain float.
+    """Parameter as its layer computes with it; `format` is None for a plain float.
 
-    `is_linear`: it is the matrix of a linear layer, (outputs, inputs). Models like GPT-2 keep some
-    as (inputs, outputs); once such a layer is quantised it is an ordinary one.
+    `is_linear`: the matrix of a linear layer, (outputs, inputs). Models like GPT-2 store some as
+    (inputs, outputs) until the layer is quantised.
     """
 
     values: Tensor
@@ -40,11 +40,11 @@ class Weight:
 
     @property
     def text(self) -> str:
-        """The format in words."""
+        """Format as text."""
         return "float" if self.format is None else str(self.format)
 
     def steps(self) -> Tensor | None:
-        """The step of which every value is a multiple, shaped as the values; None without one."""
+        """Return the step that divides every value, expanded to their shape, or None."""
         form, values = self.format, self.values.float()
         if form is None:
             return None
@@ -53,22 +53,22 @@ class Weight:
         step = form.integer_step()
         if step is None or form.blocks is None:
             return None if step is None else torch.full_like(values, step)
-        coded = encode(values, form)  # with shared exponents as small as they can be
+        coded = encode(values, form)  # with the smallest shared exponents
         return None if coded is None else powers_of(coded) * step
 
 
 def weights_of(graph: MaseGraph) -> dict[str, Weight]:
-    """Every parameter and buffer by the name it has in the model."""
-    found: dict[str, Weight] = {}
+    """Return every parameter and buffer by its name in the model."""
+    weights: dict[str, Weight] = {}
     for path, module in graph.model.named_modules():
         prefix = f"{path}." if path else ""
         for name, weight in _own_weights(module, path):
-            found.setdefault(f"{prefix}{name}", weight)
-    return found
+            weights.setdefault(f"{prefix}{name}", weight)
+    return weights
 
 
 def _own_weights(module: nn.Module, path: str) -> Iterator[tuple[str, Weight]]:
-    """What the layer itself reads."""
+    """Yield the weights of the layer itself, without those of its children."""
     if isinstance(module, LoRALinear):
         raise ExportError(
             f"module '{path}': has an adapter beside its weight. "
@@ -80,20 +80,19 @@ def _own_weights(module: nn.Module, path: str) -> Iterator[tuple[str, Weight]]:
         if bias is not None:
             yield "bias", Weight(bias.detach())
         return
-    told = module.stored_values() if isinstance(module, HasFormats) else {}
-    for name, stored in told.items():
+    formatted = module.stored_values() if isinstance(module, HasFormats) else {}
+    for name, stored in formatted.items():
         is_linear = isinstance(module, nn.Linear | CodedLinear)
         yield name, Weight(stored.values, stored.format, stored.scale, is_linear)
     if isinstance(module, Masked):
         module.write_zeros()
-    tensors = [*module._parameters.items(), *module._buffers.items()]
-    for name, tensor in tensors:
-        if tensor is not None and name not in told:
+    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+        if tensor is not None and name not in formatted:
             yield name, Weight(tensor.detach(), is_linear=isinstance(module, nn.Linear))
 
 
 def as_in(model: nn.Module, name: str, weight: Weight) -> Tensor:
-    """The values as the model of transformers keeps them under `name`."""
+    """Return the values in the orientation of the model of transformers."""
     owner = model.get_submodule(name.rpartition(".")[0])
     turns = is_transposed_linear(owner) and weight.values.dim() == 2 and weight.is_linear
     return weight.values.t() if turns else weight.values
@@ -111,38 +110,37 @@ def _packed(layer: nn.Module) -> Weight:
 
 
 def quantized_activations(graph: MaseGraph) -> list[str]:
-    """Where values that flow through the graph are rounded, in words."""
-    found = []
+    """Return a description of each place where the graph rounds activations."""
+    places = []
     for path, module in graph.model.named_modules():
         formats = getattr(module, "quantizers", None)
         if isinstance(module, (QuantizedModule, *PACKED_LAYERS)):
-            rounded = _rounded_roles(formats or {})
+            roles = {r: q for r, q in (formats or {}).items() if r.startswith("data_")}
+            rounded = ", ".join(f"{r} {q}" for r, q in roles.items() if not q.is_bypass)
             if rounded:
-                found.append(f"module '{path}': {rounded}")
+                places.append(f"module '{path}': {rounded}")
         if isinstance(module, QLinearInt8) and module.quantize_input:
-            found.append(f"module '{path}': data_in int8")
-    for node in graph.nodes:
-        if node.op == "call_function" and "config" in node.kwargs and _is_quantized(node.target):
-            found.append(f"node '{node.name}': {node.target.__name__}")
-    return found
+            places.append(f"module '{path}': data_in int8")
+    for node in quantized_calls(graph):
+        if "config" in node.kwargs:
+            places.append(f"node '{node.name}': {node.target.__name__}")  # type: ignore[union-attr]
+    return places
 
 
-def _rounded_roles(formats: dict[str, Quantizer]) -> str:
-    roles = {r: q for r, q in formats.items() if r.startswith("data_")}
-    return ", ".join(f"{r} {q}" for r, q in roles.items() if not q.is_bypass)
-
-
-def _is_quantized(target: object) -> bool:
-    return getattr(target, "__module__", "") == "chop.nn.quantized.functional"
+def quantized_calls(graph: MaseGraph) -> list[fx.Node]:
+    """Return the nodes that call a quantised function."""
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    functions = "chop.nn.quantized.functional"
+    return [n for n in calls if getattr(n.target, "__module__", "") == functions]
 
 
 def check_activations(graph: MaseGraph, target: str, fallback: str | None) -> list[str]:
-    """What of the activations is dropped; refused unless `fallback` allows it."""
-    found = quantized_activations(graph)
-    if found and fallback is None:
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    """Return notes on the dropped roundings of activations; raise unless `fallback` allows it."""
+    places = quantized_activations(graph)
+    if places and fallback is None:
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
         raise ExportError(
-            f"to_{target}: {found[0]}{more}: the target computes activations in its own way. "
+            f"to_{target}: {places[0]}{more}: the target computes activations in its own way. "
             'Quantise weights alone (data_in_width = "NA"), or give fallback="float".'
         )
-    return [f"not rounded in the target: {each}" for each in found]
+    return [f"not rounded in the target: {each}" for each in places]

@@ -1,8 +1,8 @@
-"""Run a plan on processes of this machine and compare with the model on one.
+"""Verification of a plan: run it on local processes and compare with the unsplit model.
 
-A split changes the order of sums and nothing else. Each sum taken in another order moves a value
-by some units in the last place, and a deep model adds these up; a wrong layout moves it by whole
-digits. `ROUNDINGS` units in the last place of the largest value lie well between the two.
+A split only changes the order of sums. Each reordered sum changes a value by some units in the last
+place, and a deep model accumulates them; a wrong layout changes leading digits. `ROUNDINGS` units
+in the last place of the largest value separate the two.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 
 ROUNDINGS = 256
-"""Units in the last place of the largest value by which results may differ."""
+"""Units in the last place of the largest value that results may differ by."""
 MOST = 0.05
-"""The share of the largest value by which results may differ in any precision."""
+"""Largest allowed difference in any precision, as a share of the largest value."""
 TASKS = "tasks.pickle"
 
 COLLECTIVES = {
@@ -43,16 +43,15 @@ COLLECTIVES = {
     "all_to_all_single": "all_to_all",
     "shard_dim_alltoall": "all_to_all",
 }
-"""torch's name of a collective -> that of the cost model. Gloo gathers where others exchange."""
+"""Collective of torch -> collective of the cost model."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What a run of the plan on real processes gave.
+    """Result of a run of the plan on real processes.
 
-    Differences are shares of the largest output and of the largest gradient of the model;
-    `parameter_bytes` has an entry a process, for parameters in the model's own precision;
-    `collectives` counts those really called; `seconds` is the time of one step.
+    Differences are relative to the largest output and the largest gradient. `parameter_bytes` has
+    one entry per process. `collectives` counts the calls made; `seconds` is the time of one step.
     """
 
     output_difference: float
@@ -64,18 +63,17 @@ class Verification:
 
     @property
     def is_equal(self) -> bool:
-        """Whether the split model computes what the whole one does."""
-        worst = max(self.output_difference, self.gradient_difference or 0.0)
-        return worst <= self.tolerance
+        """True if the split model computes the same as the whole model."""
+        return max(self.output_difference, self.gradient_difference or 0.0) <= self.tolerance
 
     def record(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return asdict(self) | {"is_equal": self.is_equal}
 
 
 @dataclass(frozen=True)
-class Job:
-    """A plan to be run: for an annotated graph, on `inputs` (placeholder -> value)."""
+class PlanRun:
+    """Plan to run: for an annotated graph, on `inputs` (placeholder -> value)."""
 
     graph: MaseGraph
     plan: Plan
@@ -84,7 +82,7 @@ class Job:
 
 @dataclass(frozen=True)
 class _Task:
-    """What a process needs of a job: the model, not the graph, which may hold more."""
+    """Plan to run, without the parts of the graph that processes do not need."""
 
     model: nn.Module
     custom_ops: Mapping[str, Any]
@@ -93,16 +91,17 @@ class _Task:
 
 
 def verify_plan(graph: MaseGraph, plan: Plan, inputs: Mapping[str, Any]) -> Verification:
-    """Run `plan` on `inputs` in as many processes of this machine as it has devices.
+    """Run `plan` on `inputs` in one local process per device.
 
-    Forward, and in a plan for training backward too, with gloo on the CPU, in evaluation mode.
-    Programs that call this must be importable: guard them with `if __name__ == "__main__"`.
+    It runs forward, and backward too if the plan is for training, with gloo on the CPU in
+    evaluation mode. The calling program must be importable: guard it with
+    `if __name__ == "__main__"`.
     """
-    return verify_plans([Job(graph, plan, inputs)])[0]
+    return verify_plans([PlanRun(graph, plan, inputs)])[0]
 
 
-def verify_plans(jobs: Sequence[Job]) -> list[Verification]:
-    """Run some plans for one number of devices, one after another in the same processes."""
+def verify_plans(jobs: Sequence[PlanRun]) -> list[Verification]:
+    """Run several plans for one number of devices, in sequence in the same processes."""
     devices = {job.plan.mesh.devices for job in jobs}
     if len(devices) != 1:
         raise ConfigError(f"verify_plans: plans for one number of devices, got {sorted(devices)}.")
@@ -110,8 +109,9 @@ def verify_plans(jobs: Sequence[Job]) -> list[Verification]:
     with tempfile.TemporaryDirectory() as folder:
         _send(tasks, folder)
         spawn(_work, (folder,), nprocs=(count := devices.pop()))  # type: ignore[no-untyped-call]
-        found = [_load(folder, rank) for rank in range(count)]
-    return [_verification(each) for each in zip(*found, strict=True)]
+        files = [Path(folder) / f"{rank}.pt" for rank in range(count)]
+        results = [torch.load(file, weights_only=True) for file in files]
+    return [_verification(each) for each in zip(*results, strict=True)]
 
 
 def _send(tasks: list[_Task], folder: str) -> None:
@@ -124,34 +124,30 @@ def _send(tasks: list[_Task], folder: str) -> None:
         ) from error
 
 
-def _task(job: Job) -> _Task:
-    takes = [str(n.target) for n in job.graph.fx_graph.nodes if n.op == "placeholder"]
-    for name in takes:
+def _task(job: PlanRun) -> _Task:
+    names = [str(n.target) for n in job.graph.fx_graph.nodes if n.op == "placeholder"]
+    for name in names:
         if name not in job.inputs:
-            raise ConfigError(f"verify_plan: no value for input '{name}'. Needs: {takes}.")
-    inputs = {n: job.inputs[n] for n in takes}
+            raise ConfigError(f"verify_plan: no value for input '{name}'. Needs: {names}.")
+    inputs = {n: job.inputs[n] for n in names}
     return _Task(job.graph.model, job.graph.custom_ops, job.plan, inputs)
 
 
-def _verification(found: Sequence[Mapping[str, Any]]) -> Verification:
-    """What the processes found of one plan; all compare, the first speaks."""
+def _verification(results: Sequence[Mapping[str, Any]]) -> Verification:
+    """Merge the results of all processes for one plan."""
+    first = results[0]
     return Verification(
-        output_difference=max(f["output"] for f in found),
-        gradient_difference=found[0]["gradient"],
-        parameter_bytes=tuple(f["bytes"] for f in found),
-        collectives=found[0]["collectives"],
-        seconds=found[0]["seconds"],
-        tolerance=found[0]["tolerance"],
+        output_difference=max(result["output"] for result in results),
+        gradient_difference=first["gradient"],
+        parameter_bytes=tuple(result["bytes"] for result in results),
+        collectives=first["collectives"],
+        seconds=first["seconds"],
+        tolerance=first["tolerance"],
     )
 
 
-def _load(folder: str, rank: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = torch.load(Path(folder) / f"{rank}.pt", weights_only=True)
-    return found
-
-
 def _work(rank: int, folder: str) -> None:
-    """One process: run its parts, compare, and leave what it found in the folder."""
+    """Run the tasks in one process and save the comparisons to the folder."""
     tasks: list[_Task] = pickle.loads(Path(folder, TASKS).read_bytes())
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all on this machine
@@ -169,37 +165,32 @@ def _work(rank: int, folder: str) -> None:
 
 def _compare(task: _Task) -> dict[str, Any]:
     graph = MaseGraph(copy.deepcopy(task.model).eval(), custom_ops=task.custom_ops)
-    inputs = task.inputs
+    is_trained = task.plan.training
     split = apply_plan(graph, task.plan, init_device_mesh("cpu", task.plan.mesh.shape))
     start = time.perf_counter()
-    with _Collectives() as talk:
-        outputs, gradients = _step(split, inputs, task.plan.training)
+    with _CollectiveCounter() as counter:
+        outputs, gradients = _step(split, task.inputs, is_trained)
     seconds = time.perf_counter() - start
-    expected, expected_gradients = _step(graph.model, inputs, task.plan.training)
+    expected, expected_gradients = _step(graph.model, task.inputs, is_trained)
     gathered = whole_tensors(gradients)
-    is_trained = task.plan.training
+    coarsest = max((torch.finfo(t.dtype).eps for t in expected), default=0.0)
     return {
         "output": _difference(outputs, expected),
         "gradient": _difference(gathered, expected_gradients) if is_trained else None,
-        "tolerance": _tolerance(expected),
+        "tolerance": min(ROUNDINGS * coarsest, MOST),
         "bytes": split.local_bytes(),
-        "collectives": dict(sorted(talk.counts.items())),
+        "collectives": dict(sorted(counter.counts.items())),
         "seconds": seconds,
     }
-
-
-def _tolerance(outputs: list[Tensor]) -> float:
-    coarsest = max((torch.finfo(t.dtype).eps for t in outputs), default=0.0)
-    return min(ROUNDINGS * coarsest, MOST)
 
 
 def _step(
     model: nn.Module | ShardedModel, inputs: Mapping[str, Any], training: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The outputs, and the gradients of a sum of them in which every element has its own weight."""
+    """Return the outputs, and the gradients of their sum with a random weight per element."""
     with torch.set_grad_enabled(training):
-        found = [t for t in tree_leaves(model(**inputs)) if isinstance(t, Tensor)]
-    outputs = [t for t in found if t.is_floating_point()]
+        tensors = [t for t in tree_leaves(model(**inputs)) if isinstance(t, Tensor)]
+    outputs = [t for t in tensors if t.is_floating_point()]
     if not training:
         return outputs, []
     weights = torch.Generator().manual_seed(0)
@@ -208,20 +199,19 @@ def _step(
     return outputs, [p.grad for p in model.parameters() if p.grad is not None]
 
 
-def _difference(found: list[Tensor], expected: list[Tensor]) -> float:
-    """The largest difference, as a share of the largest value expected."""
-    if len(found) != len(expected):
+def _difference(actual: list[Tensor], expected: list[Tensor]) -> float:
+    """Return the largest difference relative to the largest expected value."""
+    if len(actual) != len(expected):
         return float("inf")
     if not expected:
         return 0.0
     scale = max(float(t.detach().abs().max()) for t in expected) or 1.0
-    pairs = zip(found, expected, strict=True)
-    worst = max(float((a.detach() - b.detach()).abs().max()) for a, b in pairs)
-    return worst / scale
+    pairs = zip(actual, expected, strict=True)
+    return max(float((a.detach() - b.detach()).abs().max()) for a, b in pairs) / scale
 
 
-class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the collectives that are really called."""
+class _CollectiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counter of the collectives that are called."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

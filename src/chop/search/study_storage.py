@@ -1,7 +1,7 @@
-"""Where a study lives: a SQLite file, a journal file or a PostgreSQL server.
+"""Storage of studies: a SQLite file, a journal file or a PostgreSQL server.
 
-Beside what Optuna's storages do, a store here has a lock that every worker on it shares and that
-a killed one lets go of, writes that belong together in one step, and heartbeats.
+A store extends an Optuna storage by a lock that all workers share and that a kill releases, by
+atomic writes of several values, and by heartbeats.
 """
 
 from __future__ import annotations
@@ -40,42 +40,42 @@ from chop.search.optuna_private import (
 JOURNAL_SUFFIX = ".journal"
 POSTGRES = ("postgresql", "postgres")
 GRACE = 3
-"""Heartbeats a worker on another machine may miss before its trial is given to another."""
+"""Heartbeats that a worker on another machine may miss before its trial is free again."""
 HEARTBEAT = "heartbeat"
 LOCK_WAIT = 60.0
-"""Seconds SQLite waits for another process to finish its write."""
+"""Seconds that SQLite waits for the write of another process."""
 _DAMAGE = (
     *(sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, ValueError, TypeError, AttributeError),
     *(LookupError, AssertionError, RuntimeError, ArithmeticError, optuna.exceptions.OptunaError),
 )
-"""What Optuna and SQLAlchemy raise on rows that make no sense."""
+"""Errors of Optuna and SQLAlchemy on invalid rows."""
 Parameter: TypeAlias = tuple[str, float, BaseDistribution]
 """Name, value as Optuna stores it, distribution."""
 
 
 class FileLock(BaseJournalFileLock):
-    """One holder at a time among all processes that name the same file; a kill lets go of it."""
+    """Lock among all processes that use the same file; the kernel releases it on a kill."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._held: int | None = None
+        self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Wait for the lock and take it."""
+        """Wait for the lock."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        self._held = descriptor
+        self._descriptor = descriptor
         return True
 
     def release(self) -> None:
-        """Give the lock back."""
-        assert self._held is not None, f"{self._path}: released without being held"
-        descriptor, self._held = self._held, None
+        """Release the lock."""
+        assert self._descriptor is not None, f"{self._path}: released without being held"
+        descriptor, self._descriptor = self._descriptor, None
         os.close(descriptor)
 
 
 class AdvisoryLock:
-    """The same, kept by a PostgreSQL server for the connection that asked."""
+    """Lock in a PostgreSQL server, bound to the connection that acquired it."""
 
     def __init__(self, engine: sqlalchemy.Engine, name: str) -> None:
         self._engine = engine
@@ -83,14 +83,14 @@ class AdvisoryLock:
         self._connection: sqlalchemy.Connection | None = None
 
     def acquire(self) -> bool:
-        """Wait for the lock and take it."""
+        """Wait for the lock."""
         connection = self._engine.connect()
         connection.execute(sqlalchemy.text("SELECT pg_advisory_lock(:key)"), {"key": self._key})
         self._connection = connection
         return True
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         assert self._connection is not None, "released without being held"
         connection, self._connection = self._connection, None
         with connection:
@@ -99,7 +99,7 @@ class AdvisoryLock:
 
 
 class Store:
-    """An Optuna storage with the lock of its workers."""
+    """Optuna storage with the lock of its workers."""
 
     def __init__(self, storage: BaseStorage, lock: FileLock | AdvisoryLock, shown: str) -> None:
         self.storage, self.shown = storage, shown
@@ -107,7 +107,7 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock: what is read inside is true until the end of the block."""
+        """Hold the lock: no other worker writes during the block."""
         self._lock.acquire()
         try:
             yield
@@ -123,23 +123,23 @@ class Store:
         raise NotImplementedError
 
     def beat(self, trial_id: int) -> None:
-        """Say that the worker of this trial lives."""
+        """Record a heartbeat of the worker of this trial."""
         raise NotImplementedError
 
     def silent(self, study_id: int, running: Sequence[FrozenTrial]) -> set[int]:
-        """The ids of those `running` whose worker has not said so for long."""
+        """Return the ids of those `running` whose heartbeats have stopped."""
         raise NotImplementedError
 
 
 class SqlStore(Store):
-    """A database: writes that belong together are one transaction."""
+    """Database store: atomic writes are transactions, heartbeats use the server's clock."""
 
     def __init__(self, backend: RDBStorage, lock: FileLock | AdvisoryLock, shown: str) -> None:
         super().__init__(optuna.storages.get_storage(backend), lock, shown)
         self._backend = backend
 
     def write_params(self, trial_id: int, params: Sequence[Parameter]) -> None:
-        """One statement for all of them: a write for each would cost more than choosing them."""
+        # one statement: one write per parameter would take longer than choosing them
         rows = [
             {
                 "trial_id": trial_id,
@@ -153,76 +153,73 @@ class SqlStore(Store):
             insert_parameters(self._backend, rows)
 
     def write_attributes(self, trial_id: int, attributes: Mapping[str, Any]) -> None:
-        """One transaction for all of them."""
         set_attributes(self._backend, trial_id, attributes)
 
     def beat(self, trial_id: int) -> None:
-        """By the server's clock."""
         self._backend.record_heartbeat(trial_id)
 
     def silent(self, study_id: int, running: Sequence[FrozenTrial]) -> set[int]:
-        """By the server's clock."""
         return stale_trial_ids(self._backend, study_id)
 
 
 class _GroupingJournal(JournalFileBackend):
-    """A journal that can hold entries back, to write them all at once."""
+    """Journal that can collect entries, to write them all at once."""
 
-    held: list[dict[str, Any]] | None = None
+    pending: list[dict[str, Any]] | None = None
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        if self.held is None:
+        if self.pending is None:
             super().append_logs(logs)
         else:
-            self.held.extend(logs)
+            self.pending.extend(logs)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        self.held = []
+        self.pending = []
         try:
             yield
         finally:
-            entries, self.held = self.held, None
+            entries, self.pending = self.pending, None
         if entries:
             self.append_logs(entries)
 
 
 class JournalStore(Store):
-    """A journal file: every entry is a line, and the heartbeat is an attribute of the trial."""
+    """Journal file store: every entry is a line, and the heartbeat is an attribute of the trial.
+
+    Heartbeats use the clock of each machine; they must agree to within a few heartbeats.
+    """
 
     def __init__(self, backend: _GroupingJournal, lock: FileLock, shown: str, beat: int) -> None:
         super().__init__(JournalStorage(backend), lock, shown)
         self._backend, self._grace = backend, GRACE * beat
 
     def write_params(self, trial_id: int, params: Sequence[Parameter]) -> None:
-        """One write for all of them."""
         with self._backend.together():
             for name, value, distribution in params:
                 self.storage.set_trial_param(trial_id, name, value, distribution)
 
     def write_attributes(self, trial_id: int, attributes: Mapping[str, Any]) -> None:
-        """One write for all of them."""
         with self._backend.together():
             for key, value in attributes.items():
                 self.storage.set_trial_user_attr(trial_id, key, value)
 
     def beat(self, trial_id: int) -> None:
-        """By this machine's clock."""
         self.storage.set_trial_user_attr(trial_id, HEARTBEAT, time.time())
 
     def silent(self, study_id: int, running: Sequence[FrozenTrial]) -> set[int]:
-        """By this machine's clock: machines that share a file share the time closely enough."""
         oldest = time.time() - self._grace
         return {trial_id(t) for t in running if t.user_attrs.get(HEARTBEAT, 0.0) < oldest}
 
 
 def open_store(where: str | Path, heartbeat_seconds: int = 60) -> Store:
-    """The store at `where`: a path, `*.journal` for a journal, or a `postgresql://` URL."""
+    """Open the store at `where`: a path, `*.journal` for a journal, or a `postgresql://` URL."""
     text = str(where)
     scheme, separator, rest = text.partition("://")
     with quiet():
         if not separator:
-            return _readable(_open_file(Path(text), heartbeat_seconds))
+            open_file = _open_journal if Path(text).suffix == JOURNAL_SUFFIX else _open_sqlite
+            return _readable(open_file(Path(text), heartbeat_seconds))
         if scheme == "sqlite":
             return _readable(_open_sqlite(Path(rest.removeprefix("/")), heartbeat_seconds))
         if scheme.split("+")[0] in POSTGRES:
@@ -234,29 +231,25 @@ def open_store(where: str | Path, heartbeat_seconds: int = 60) -> Store:
 
 
 def _readable(store: Store) -> Store:
-    """`store`, all of which can be read: a file that someone sent may be damaged or forged."""
+    """Return `store` after reading all of it: a file from elsewhere may be damaged or forged."""
     try:
         for study in store.storage.get_all_studies():
             store.storage.get_all_trials(study_id(study), deepcopy=False)
     except _DAMAGE as error:
-        raise SearchError(f"storage '{store.shown}': damaged: {_last_line(error)}") from error
+        raise SearchError(f"storage '{store.shown}': damaged: {_lines(error)[-1]}") from error
     return store
 
 
 def is_on_this_machine(where: str | Path) -> bool:
-    """Whether workers on another machine cannot reach the store: a SQLite file is for one."""
+    """Return True if workers on other machines cannot use the store: a SQLite file."""
     text = str(where)
     return text.startswith("sqlite:") or not ("://" in text or text.endswith(JOURNAL_SUFFIX))
-
-
-def _open_file(path: Path, beat: int) -> Store:
-    return (_open_journal if path.suffix == JOURNAL_SUFFIX else _open_sqlite)(path, beat)
 
 
 def _open_sqlite(path: Path, beat: int) -> SqlStore:
     _make_folder(path)
     lock = FileLock(path.with_name(f"{path.name}.lock"))
-    lock.acquire()  # two processes that create the tables at once would trip over each other
+    lock.acquire()  # only one process may create the tables
     try:
         backend = RDBStorage(
             f"sqlite:///{path}",
@@ -265,14 +258,14 @@ def _open_sqlite(path: Path, beat: int) -> SqlStore:
             grace_period=GRACE * beat,
         )
     except _DAMAGE as error:
-        raise SearchError(f"storage '{path}': not a study file: {_last_line(error)}") from error
+        raise SearchError(f"storage '{path}': not a study file: {_lines(error)[-1]}") from error
     finally:
         lock.release()
     return SqlStore(backend, lock, str(path))
 
 
 class _WriteAhead(sqlite3.Connection):
-    """A commit is an append: safe against a kill, several times as fast, readers never wait."""
+    """Connection with a write-ahead log: safe against a kill, faster, readers never wait."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -292,13 +285,13 @@ def _open_journal(path: Path, beat: int) -> JournalStore:
     try:
         return JournalStore(backend, FileLock(path.with_name(f"{path.name}.lock")), str(path), beat)
     except _DAMAGE as error:
-        raise SearchError(f"storage '{path}': not a study file: {_last_line(error)}") from error
+        raise SearchError(f"storage '{path}': not a study file: {_lines(error)[-1]}") from error
 
 
 def _open_postgres(url: str, beat: int) -> SqlStore:
     try:
         importlib.import_module("psycopg")
-    except ImportError as error:  # also where it is there and finds no libpq
+    except ImportError as error:  # also if it is installed and finds no libpq
         reason = str(error).partition("\n")[0]
         raise MissingDependencyError(
             f"storage: psycopg cannot be imported ({reason}), which a postgresql:// storage needs. "
@@ -320,7 +313,7 @@ def _open_postgres(url: str, beat: int) -> SqlStore:
             lock.release()
     except (sqlalchemy.exc.SQLAlchemyError, RuntimeError) as error:
         raise SearchError(
-            f"storage '{shown}': the server does not answer or refuses: {_first_line(error)} "
+            f"storage '{shown}': the server does not answer or refuses: {_lines(error)[0]} "
             "Check host, port, user, password and that the database exists."
         ) from error
     return SqlStore(backend, lock, shown)
@@ -335,24 +328,19 @@ def _make_folder(path: Path) -> None:
 
 
 def check_is_file(path: Path) -> None:
-    """Raise where a folder is at the place of a storage file."""
+    """Raise if `path` is a folder."""
     if path.is_dir():
         raise ConfigError(f"storage '{path}': a folder. Allowed: a file.")
 
 
-def _first_line(error: BaseException) -> str:
+def _lines(error: BaseException) -> list[str]:
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def _last_line(error: BaseException) -> str:
-    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__
+    return lines or [type(error).__name__]
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without Optuna's remarks on features it calls experimental and on studies it creates."""
+    """Silence Optuna's warnings on experimental features and its log of new studies."""
     logger = logging.getLogger("optuna")
     before = logger.level
     logger.setLevel(logging.WARNING)
