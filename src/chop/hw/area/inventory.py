@@ -1,52 +1,58 @@
-"""What a component is made of, counted: adders, multiplexers, memories, registers, in bits.
+"""Parts lists: bits of adders, multiplexers, memories and registers of one component.
 
-Counts are those of the RTL's declarations and of the mapper's own rules for multipliers and
-memories. The coefficients of the models say how many LUTs of a family each of them takes.
+Counts follow the RTL's declarations and Yosys' own rules for multipliers and memories. The fitted
+coefficients of `chop.hw.flow.predict` turn each amount into LUTs, flip-flops and nanoseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from chop.hw.area.casts import CHAINLESS as CHAINLESS
+from chop.hw.area.casts import MappedCast
+from chop.hw.area.lut_cover import Bits, mapped_luts
 from chop.hw.arith.golden import Fixed
-from chop.hw.flow.predict.casts import CHAINLESS as CHAINLESS
-from chop.hw.flow.predict.casts import Cast
-from chop.hw.flow.predict.tables import Bits, mapped_luts
+from chop.hw.design.component import Memory
 
 PACKED = "ff_packed"
-"""Flip-flops that routing moves into multipliers, which have registers of their own."""
+"""Amount of flip-flops that routing moves into the registers of multipliers."""
 BLOCK_DEPTHS = {36: 512, 18: 1024, 9: 2048, 4: 4096, 2: 8192, 1: 16384}
-"""Words of a block RAM, by their width: the 18 kbit blocks of both families."""
+"""Words of an 18 kbit block RAM by their width: the shapes of ECP5 (DP16KD) and xc7 (RAMB18)."""
 BLOCK_COST, ROM_BIT_COST, MUX_COST, AROUND_COST = 128, 1 / 16, 1 / 2, 8
-"""Yosys weighs blocks against LUTs: a block is as dear as so many, a bit of a table and of what
-chooses between banks as dear as so much of one, and what a memory of LUTs needs for a late word as
-dear as so many."""
+"""Costs of Yosys' `memory_libmap`, in LUTs: a block (`cost` in brams_16kd.txt), a bit of a table in
+LUTs (`-logic-cost-rom`), a bit of a multiplexer between banks (FACTOR_MUX), a registered read of
+LUT RAM (FACTOR_EMU). Yosys picks the cheaper memory by them, so block RAMs are counted exactly."""
 MAPPED_BITS, MAPPED_WEIGHT_BITS = 8192, 512
-"""Of a table, and of one of weights, that is covered with LUTs; those of a larger one are counted:
-weights share little."""
+"""Largest table, and largest table of weights, in bits, whose LUT cover is computed
+(`lut_cover.py`). A larger one is counted leaf by leaf: weights share little, and the cover of a
+large table takes seconds."""
+BESIDE_PRODUCT = 20
+"""Bits of the carry chain that is as slow as a multiplier: a cast beside one is mapped for area."""
 
 
 @dataclass(frozen=True)
 class Fabric:
-    """What a mapper has to work with."""
+    """Primitives of a device family."""
 
     lut_inputs: int
     ram_words: int
-    """Of a LUT RAM."""
+    """Words of a LUT RAM."""
     ram_width: int
+    """Bits of a word of a LUT RAM."""
     ram_luts: int
+    """LUTs of a LUT RAM."""
     multiplier: tuple[int, int]
-    """The widest operands of one DSP, signed."""
+    """Widest signed operands of a DSP, bits."""
     least_product: int
-    """Bits of the narrowest product that is given a DSP."""
+    """Sum of the operand widths, bits, from which Yosys uses a DSP (`mul2dsp`)."""
     widest: int
     """Inputs of the widest function that multiplexers behind LUTs make."""
 
     def wide_lut(self, inputs: int) -> int:
-        """LUTs of one function of so many inputs; 0 where it is none.
+        """Return the LUTs of one function of `inputs` inputs; 0 if it is wider than `widest`.
 
         >>> [FABRICS["ecp5"].wide_lut(n) for n in (3, 4, 5, 7, 8)]
         [1, 1, 2, 8, 0]
@@ -58,15 +64,16 @@ FABRICS: Mapping[str, Fabric] = {
     "ecp5": Fabric(4, 16, 4, 4, (18, 18), 0, 7),
     "xc7": Fabric(6, 32, 6, 4, (25, 18), 9, 8),
 }
+"""TRELLIS_DPR16X4, MULT18X18D and PFUMX/L6MUX21; RAM32M, DSP48E1 and MUXF7/MUXF8."""
 
 
 def bits_for(count: int) -> int:
-    """Bits that number so many things; at least one."""
+    """Return the bits that number `count` things, at least one."""
     return max((count - 1).bit_length(), 1)
 
 
 def trailing_zeros(number: int) -> int:
-    """Zeros at the end of a number that is not zero.
+    """Return the number of zero bits below the lowest one of a number that is not zero.
 
     >>> [trailing_zeros(n) for n in (1, 12, -8)]
     [0, 2, 3]
@@ -75,39 +82,39 @@ def trailing_zeros(number: int) -> int:
 
 
 class Inventory:
-    """Amounts by name, for one family."""
+    """Amounts by name, for one device family."""
 
     def __init__(self, family: str) -> None:
         self.fabric = FABRICS[family]
         self.amounts: dict[str, float] = {}
         self.longest: dict[str, float] = {}
-        """What a path between two registers leads through, the most of each."""
+        """Largest amount of each kind on a path between two registers."""
 
     def path(self, name: str, amount: float) -> None:
-        """Something that a path leads through."""
+        """Add `amount` of `name` to the longest path."""
         self.longest[name] = max(self.longest.get(name, 0.0), amount)
 
     def add(self, name: str, amount: float = 1.0) -> None:
-        """More of something."""
+        """Add `amount` of the resource `name`."""
         if amount:
             self.amounts[name] = self.amounts.get(name, 0.0) + amount
 
     def registers(self, bits: int, *, by_multiplier: bool = False) -> None:
-        """Flip-flops; those beside a multiplier may become part of it."""
+        """Add flip-flops; those beside a multiplier may become part of it."""
         self.add("ff_dsp" if by_multiplier else "ff", bits)
 
     def packed(self, bits: float) -> None:
-        """Add flip-flops of operands that multipliers take in, where there are multipliers."""
+        """Add operand registers that routing moves into multipliers, if there are multipliers."""
         self.add(PACKED, bits if self.amounts.get("dsp") else 0)
 
     def skid(self, width: int, count: int = 1) -> None:
-        """Skid buffers."""
+        """Add skid buffers: two words and two valid bits each."""
         self.add("skid", width * count)
         self.add("skids", count)
         self.registers((2 * width + 2) * count)
 
     def counter(self, size: int, *, extra: int = 0) -> int:
-        """A count from 0 to `size` - 1; its bits."""
+        """Add a counter from 0 to `size` - 1, wide enough for `size` + `extra`; return its bits."""
         bits = bits_for(size + extra)
         if size > 1:
             self.add("counters")
@@ -119,27 +126,26 @@ class Inventory:
         return bits
 
     def chain(self, bits: int, count: int = 1) -> None:
-        """Additions of one: short ones are LUTs like others."""
+        """Add carry chains of `bits` bits, two LUTs per cell; short additions have none."""
         if bits > CHAINLESS:
             self.add("counted", 2 * -(-bits // 2) * count)
 
     def constant_sum(self, bits: int, constant: int) -> None:
-        """A constant added: bits below its lowest one are as they were."""
+        """Add a sum with a constant; the bits below its lowest one need no adder."""
         if constant:
             self.chain(bits - trailing_zeros(constant))
 
     def carry(self, bits: int, count: int = 1) -> None:
-        """Adders: their carry chains take LUTs in pairs."""
+        """Add adders, whose carry chains take LUTs in pairs."""
         self.add("carry", 2 * -(-bits // 2) * count)
 
     def multiplier(self, a: int, b: int, count: int = 1) -> None:
-        """Products of signed numbers of `a` and `b` bits."""
+        """Add products of signed numbers of `a` and `b` bits."""
         if min(a, b) < 2 or a + b < self.fabric.least_product:
             self.add("soft_product", a * b * count)
             return
         large, small = self.fabric.multiplier
-        wide, narrow = max(a, b), min(a, b)
-        blocks = _pieces(wide, large) * _pieces(narrow, small)
+        blocks = _pieces(max(a, b), large) * _pieces(min(a, b), small)
         self.add("dsp", blocks * count)
         self.path("product", 1.0)
         if blocks == 1:
@@ -162,21 +168,22 @@ class Inventory:
         is_positive: bool = False,
         is_loose: bool = False,
     ) -> None:
-        """`fixed_cast` of numbers of so many bits; `half`: what rounds is added before.
+        """Add `fixed_cast` of numbers of `width` bits, `frac` of them fractional.
 
-        `beside`: bits of the longest other carry chain; `is_loose`: what lies before it changes
-        what the mapper makes of it.
+        `half`: half a step was added before. `beside`: bits of the longest other carry chain.
+        `is_loose`: logic before the cast merges with it, so its coefficient is fitted separately.
         """
         x = width + (not is_signed)
         dropped = min(frac - out.frac_width, x + 1)
-        cast = Cast(x, dropped, out, not is_signed or is_positive, half)
+        cast = MappedCast(x, dropped, out, not is_signed or is_positive, half)
         self.path("cast", max(cast.kept + cast.is_rounded, 1))
         name = "cast_half" if half else "cast_loose" if is_loose else "cast"
         self.add(name, cast.luts(beside, into_skid=into_skid) * lanes)
         self.add("carry", cast.carry_luts() * lanes)
         if dropped > 0 and out.rounding == "nearest_even" and half:
+            # All dropped bits are zero: a LUT joins three of them with the result so far.
             self.add("cast_tie", -(-dropped // 3) * lanes)
-        if into_skid:
+        if into_skid:  # result bits that equal others need no register
             equal = (out.width - cast.bits) * lanes
             self.add("skid", -equal)
             self.registers(-2 * equal)
@@ -190,9 +197,10 @@ class Inventory:
         is_late: bool = False,
         is_block: bool | None = None,
     ) -> None:
-        """A memory that is written and read; `is_late`: its address is a register, not its word.
+        """Add a memory that is written and read.
 
-        `is_block`: whether its RTL asks for block RAM; None: the mapper weighs it.
+        `is_late`: its address is registered instead of its word. `is_block`: the RTL asks for block
+        RAM; None: the mapper chooses.
         """
         if depth < 2:
             self.registers(depth * width)
@@ -200,16 +208,18 @@ class Inventory:
         banks = -(-depth // self.fabric.ram_words)
         luts = banks * -(-width // self.fabric.ram_width) * self.fabric.ram_luts
         in_luts = luts + MUX_COST * (banks - 1) * width + AROUND_COST * (not is_late)
+        blocks = min(-(-width // w) * -(-depth // d) for w, d in BLOCK_DEPTHS.items())
         if is_block is None:
-            is_block = in_luts > BLOCK_COST * blocks_of(depth, width)
+            is_block = in_luts > BLOCK_COST * blocks
         if is_block:
-            self.add("bram", blocks_of(depth, width))
+            self.add("bram", blocks)
             self.path("block", 1.0)
             if is_late:
                 self.add(f"{name}_round", width)
                 self.registers(width + 1)
             return
         self.path("banks", banks)
+        # A bank's word is chosen bit by bit; two LUTs decode its write enable.
         self.add(f"{name}_luts", luts + (banks - 1) * (width + 2))
         if not is_late:
             self.registers(width)
@@ -217,16 +227,16 @@ class Inventory:
     def rom(
         self, words: Sequence[int], width: int, copies: int = 1, mapped: int = MAPPED_BITS
     ) -> float:
-        """A table with a register behind it; `copies` read it, each at a place of its own.
+        """Add a table with a registered word that `copies` readers address independently.
 
-        `mapped`: bits of the largest one that is covered with LUTs. Returns the share of its bits
-        that are neither constant nor equal to others.
+        `mapped`: bits of the largest table whose LUT cover is computed. Return the share of its
+        columns that are neither constant nor equal to others.
         """
         depth = len(words)
         if depth < 2:
             return 0.0
         varied = varied_columns(words, width)
-        bits = len(varied) or width  # words that are all alike stand for words nobody packed
+        bits = len(varied) or width  # all words alike: a stand-in for words that nobody packed
         if is_block_rom(depth, bits, copies):
             shape = block_shape(depth, bits, copies)
             self.add("bram", shape.blocks)
@@ -238,75 +248,89 @@ class Inventory:
         columns = np.unique(varied, axis=0)
         if columns.size <= mapped:
             luts, resets = mapped_luts(columns, self.fabric.lut_inputs, self.fabric.widest)
-            self.add("table", luts * copies)
-            self.add("table_resets", resets * copies)
+            amounts = {"table": luts, "table_resets": resets}
         else:
             leaves, wide, muxes = table_luts(columns, self.fabric.lut_inputs, self.fabric.widest)
-            self.add("rom_leaves", leaves * copies)
-            self.add("rom_wide", wide * copies)
-            self.add("rom_muxes", muxes * copies)
+            amounts = {"rom_leaves": leaves, "rom_wide": wide, "rom_muxes": muxes}
+        for name, amount in amounts.items():
+            self.add(name, amount * copies)
         self.registers(len(columns) * copies)
         return len(columns) / width
 
+    def source(self, memory: Memory) -> float:
+        """Add a `rom_source`; return the share of the bits of its word that are registers."""
+        depth = len(memory.words)
+        self.add("sources")
+        self.registers(1)
+        self.counter(depth)
+        if memory.banks > 1:
+            self.counter(depth // memory.banks)
+            self.counter(memory.repeats)
+            self.add("bank_base", bits_for(depth))
+            self.registers(bits_for(depth))
+        return self.rom(memory.words, memory.width, mapped=MAPPED_WEIGHT_BITS)
+
+    def sources(self, memories: Iterable[Memory]) -> None:
+        """Add a `rom_source` for each streamed memory."""
+        for memory in memories:
+            if memory.is_streamed:
+                self.source(memory)
+
 
 def _pieces(width: int, most: int) -> int:
+    """Return the number of DSP operands that a signed number is split into; each but one is
+    unsigned and so loses a bit."""
     return 1 if width <= most else -(-(width - 1) // (most - 1))
-
-
-def blocks_of(depth: int, width: int) -> int:
-    """Block RAMs of a memory."""
-    return min(-(-width // w) * -(-depth // d) for w, d in BLOCK_DEPTHS.items())
 
 
 @dataclass(frozen=True)
 class BlockShape:
-    """How a table lies in block RAMs."""
+    """Block RAMs of a table, and the banks that they are read as."""
 
     blocks: int
     banks: int
-    """Parts of the table that lie side by side; a choice between them follows."""
+    """Parts of the table side by side, with a multiplexer behind them."""
 
 
 def block_shape(depth: int, width: int, copies: int = 1) -> BlockShape:
-    """The cheapest shape of a table that is read at so many places, as the mapper weighs it.
+    """Return the cheapest shape, by Yosys' costs, of a table with `copies` readers.
 
-    Two places share a block whose words are not the widest.
+    Two readers share a block unless its words are the widest.
 
     >>> block_shape(1056, 10), block_shape(1488, 8)
     (BlockShape(blocks=1, banks=3), BlockShape(blocks=1, banks=1))
     """
-    found = []
+    shapes = []
     for word, words in BLOCK_DEPTHS.items():
         banks = -(-depth // words)
-        readers = [copies] if word == max(BLOCK_DEPTHS) else [copies, -(-copies // 2)]
-        blocks = min(readers) * -(-banks * width // word)
+        readers = copies if word == max(BLOCK_DEPTHS) else -(-copies // 2)
+        blocks = readers * -(-banks * width // word)
         cost = BLOCK_COST * blocks + MUX_COST * (banks - 1) * width * copies
-        found.append((cost, banks, blocks))
-    _, banks, blocks = min(found)
+        shapes.append((cost, banks, blocks))
+    _, banks, blocks = min(shapes)
     return BlockShape(blocks, banks)
 
 
 def is_block_rom(depth: int, width: int, copies: int = 1) -> bool:
-    """Whether a table becomes block RAM."""
+    """Return True if a table becomes block RAM."""
     blocks = block_shape(depth, width, copies).blocks
     return depth * width * ROM_BIT_COST > BLOCK_COST * blocks
 
 
 def varied_columns(words: Sequence[int], width: int) -> Bits:
-    """The columns of a table that are not constant, as rows of bits."""
+    """Return the columns of a table that are not constant, as rows of bits."""
     size = -(-width // 8)
     packed = b"".join(word.to_bytes(size, "little") for word in words)
     rows = np.frombuffer(packed, np.uint8).reshape(len(words), size)
     columns: Bits = np.unpackbits(rows, axis=1, bitorder="little")[:, :width].T
-    is_varied = columns.min(axis=1) != columns.max(axis=1)
-    varied: Bits = columns[is_varied]
+    varied: Bits = columns[columns.min(axis=1) != columns.max(axis=1)]
     return varied
 
 
 def table_luts(columns: Bits, inputs: int, widest: int) -> tuple[int, int, int]:
-    """What tables of one bit take: LUTs of `inputs` inputs, and multiplexers above them.
+    """Return the LUTs of one-bit tables, their multiplexers up to `widest` inputs, and the others.
 
-    Those of up to `widest` inputs, which are no LUTs, and the others. What is equal is there once.
+    Multiplexers up to `widest` inputs are no LUTs. Equal parts are counted once.
 
     >>> table_luts(varied_columns([0, 1, 1, 0], 1), 4, 7)
     (1, 0, 0)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import HardwareError
+from chop.hw.area.area_model import inventory_of
+from chop.hw.area.inventory import PACKED
 from chop.hw.design.component import Component
 from chop.hw.design.design import Design
 from chop.hw.flow.predict.bands import QUANTITIES, design_kind, error_band
-from chop.hw.flow.predict.count import inventory_of
-from chop.hw.flow.predict.inventory import PACKED
 from chop.hw.flow.route.parts import PARTS, get_part
 from chop.registry import suggest
 

@@ -1,42 +1,25 @@
-"""What the components that multiply are made of."""
+"""Areas of the products and of the leaky rectifiers, to be moved into the folders of these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
+from chop.hw.area.area_model import UNMODELLED, area_model
+from chop.hw.area.inventory import BESIDE_PRODUCT, Inventory, bits_for, is_block_rom
 from chop.hw.arith.golden import Fixed
 from chop.hw.arith.mxint import Mxint
+from chop.hw.arith.shift_add import signed_digits
 from chop.hw.design.component import Memory
-from chop.hw.flow.predict.inventory import MAPPED_WEIGHT_BITS, Inventory, bits_for, is_block_rom
-from chop.hw.library.fixed_conv import Conv
+from chop.hw.library.fixed_leaky_relu import LeakyRelu
 from chop.hw.library.fixed_linear import ExternalLinear, Linear
 from chop.hw.library.fixed_matmul import Matmul
-from chop.hw.library.fixed_shift_add import ShiftAdd
+from chop.hw.library.fixed_prelu import PRelu
 from chop.hw.library.mxint_linear import BlockLinear
 from chop.hw.library.mxint_matmul import BlockMatmul
-from chop.hw.library.sliding_window import Geometry
+from chop.hw.library.packed import PackedLinear
+from chop.hw.streams.tile_buffer.area import count_tiles
 
-
-def count_sources(inventory: Inventory, memories: Sequence[Memory]) -> None:
-    """Streamed memories: a table, a count of its words, and a register."""
-    for memory in memories:
-        if memory.is_streamed:
-            count_source(inventory, memory)
-
-
-def count_source(inventory: Inventory, memory: Memory) -> float:
-    """One of them; the share of its bits that are registers."""
-    depth = len(memory.words)
-    inventory.add("sources")
-    inventory.registers(1)
-    inventory.counter(depth)
-    if memory.banks > 1:
-        inventory.counter(depth // memory.banks)
-        inventory.counter(memory.repeats)
-        inventory.add("bank_base", bits_for(depth))
-        inventory.registers(bits_for(depth))
-    return inventory.rom(memory.words, memory.width, mapped=MAPPED_WEIGHT_BITS)
+UNMODELLED.extend([PackedLinear, PRelu])
+CHAIN = 4
+"""Longest chain of multipliers that add to each other, CHAIN in `fixed_dot_product.sv`."""
 
 
 def count_dot_product(
@@ -49,12 +32,12 @@ def count_dot_product(
     told: float = 1.0,
     registers: tuple[int, int] = (1, 1),
 ) -> None:
-    """`fixed_dot_product` of signed numbers of `x` and `w` bits.
+    """Add `fixed_dot_product` of signed numbers of `x` and `w` bits.
 
-    `told`: the share of the bits of weights that are registers; the others equal some of them.
-    `registers`: of an operand, and the levels of the tree between two.
+    `told`: the share of the weights' bits that are registers; the others equal some of them.
+    `registers`: registers of an operand, and levels of the adder tree between two registers.
     """
-    chain = min(lanes, 4)
+    chain = min(lanes, CHAIN)
     chains = -(-lanes // chain)
     width = x + w + (lanes - 1).bit_length()
     operand, step = registers
@@ -70,6 +53,7 @@ def count_dot_product(
     inventory.path("tree", width * min(step, levels))
     inventory.registers((nodes if step == 1 else nodes // 2) * width)
     inventory.path("operand", 1 / operand)
+    # Each stage has three tags: valid, first and last of a sum.
     inventory.registers(3 * (operand + chain + -(-levels // step)))
 
 
@@ -87,13 +71,13 @@ def count_array(
     told: float = 1.0,
     registers: tuple[int, int] = (1, 1),
 ) -> None:
-    """`fixed_linear` without its memories; `told`, `registers`: as of `count_dot_product`."""
+    """Add `fixed_linear` without its memories; `told` and `registers` as in `count_dot_product`."""
     in_folds, out_folds = folds
     in_lanes, out_lanes = lanes
     slots = 2 if out_folds == 1 or in_folds < 2 else in_folds
     beat = in_lanes * x.lane_width + x.shared_width
     inventory.ram(slots, beat, name="slots", is_late=True)
-    count_steps(inventory, slots, in_folds, out_folds)
+    _count_steps(inventory, slots, in_folds, out_folds)
     x_width, w_width = x.lane_width + (not x.is_signed), w.lane_width + (not w.is_signed)
     count_dot_product(
         inventory, x_width, w_width, in_lanes, out_lanes, told=told, registers=registers
@@ -110,8 +94,8 @@ def count_array(
     inventory.skid(out_lanes * out.width)
 
 
-def count_steps(inventory: Inventory, slots: int, in_folds: int, out_folds: int) -> None:
-    """The counters of a folded product."""
+def _count_steps(inventory: Inventory, slots: int, in_folds: int, out_folds: int) -> None:
+    """Add the counters of a folded product: slots written, read and filled, beats and passes."""
     inventory.counter(slots)
     inventory.counter(slots)
     inventory.counter(slots, extra=1)
@@ -122,114 +106,47 @@ def count_steps(inventory: Inventory, slots: int, in_folds: int, out_folds: int)
     inventory.counter(out_folds, extra=1)
 
 
+@area_model(Linear)
 def count_linear(inventory: Inventory, layer: Linear) -> None:
-    """A folded product with constant weights, or with weights from outside."""
-    weights, folds = layer.weights, layer.folds
+    """Add a folded product with constant weights, or with weights from outside."""
+    weights = layer.weights
     count_array(
         inventory,
         x=layer.source.format,
         w=weights.weight_format,
-        folds=folds,
+        folds=layer.folds,
         lanes=(layer.source.lanes, layer.lanes),
         acc_width=layer.acc_width,
         frac=weights.frac(layer.source.format),
         out=layer.format,
         bias=weights.bias_format if weights.bias is not None else None,
-        told=count_weights(inventory, layer),
+        told=_count_weights(inventory, layer),
         registers=layer.registers,
     )
 
 
-def count_weights(inventory: Inventory, layer: Linear) -> float:
-    """The memories of a layer; words are packed only where their bits matter.
+def _count_weights(inventory: Inventory, layer: Linear) -> float:
+    """Add the memories of a layer; return the share of the bits of a word that are registers.
 
-    Returns the share of the bits of a word that are registers.
+    Words are only packed if their bits matter: in block RAM they do not.
     """
     weights, (in_folds, out_folds) = layer.weights, layer.folds
     depth = in_folds * out_folds
     width = layer.source.lanes * layer.lanes * weights.weight_format.width
-    count_sources(inventory, weights.bias_memories(layer.lanes))
+    inventory.sources(weights.bias_memories(layer.lanes))
     if isinstance(layer, ExternalLinear):
         return 1.0
     words = (0,) * depth if is_block_rom(depth, width) else layer.memories()[0].words
-    return count_source(inventory, Memory("weight", words, width))
+    return inventory.source(Memory("weight", words, width))
 
 
-def count_window(inventory: Inventory, geometry: Geometry, width: int) -> None:
-    """`sliding_window` of beats of `width` bits."""
-    row_beats = geometry.size[0] * geometry.beats
-    slots = geometry.lines * row_beats
-    kernel, stride = geometry.kernel, geometry.stride
-    position = (max(geometry.size) + sum(kernel) + sum(stride) - 1).bit_length() + 2
-    offset = (slots + (kernel[1] + 1) * row_beats + kernel[0] * geometry.beats - 1).bit_length() + 2
-    inventory.ram(slots, width)
-    place = inventory.counter(slots)
-    level = bits_for(slots + 1)
-    inventory.chain(level, 3)  # one beat more, those freed besides, and whether so many are there
-    inventory.chain(offset)  # whether the next beat has come
-    for size in (geometry.beats, *kernel):
-        inventory.counter(size, extra=1)
-    _count_places(inventory, geometry, slots, place, offset)
-    moves = [s for s, k in zip((1, 1, *stride), (*kernel, 2, 2), strict=True) if k > 1]
-    for step in moves:
-        inventory.constant_sum(position, step)
-    inventory.add("windows")
-    inventory.path("window", place)
-    inventory.add("window_level", level)
-    inventory.add("window_position", position * len(moves))
-    inventory.add("window_outside", position * any(geometry.padding))
-    inventory.add("window_pad", width if any(geometry.padding) else 0)
-    inventory.registers(5 * place + 4 * offset + 4 * position + place + 3)
-    inventory.skid(width)
-
-
-def _count_places(
-    inventory: Inventory, geometry: Geometry, slots: int, place: int, offset: int
-) -> None:
-    """Where beats, rows of a window, windows and rows of windows lie in the ring, and how far."""
-    row_beats = geometry.size[0] * geometry.beats
-    across, down = geometry.stride[0] * geometry.beats, geometry.stride[1] * row_beats
-    rows = [row_beats] * (geometry.kernel[1] > 1)
-    for step in (1, *rows, across % slots, down, geometry.size[1] * row_beats % slots):
-        if step:
-            inventory.constant_sum(place, step)
-            inventory.constant_sum(place + 1, step - slots)
-            inventory.add("window_place", place)
-            inventory.add("window_ring", place * (slots & (slots - 1) > 0))
-    for step in (1, *rows, across, down):
-        inventory.constant_sum(offset, step)
-        inventory.add("window_offset", offset)
-
-
-def count_conv(inventory: Inventory, layer: Conv) -> None:
-    """A window and the product that it is fed to."""
-    count_window(inventory, layer.geometry, layer.source.beat_width)
-    count_linear(inventory, layer.product)
-
-
-def count_tiles(
-    inventory: Inventory, width: int, rows: int, row_beats: int, group: int, repeats: int
-) -> None:
-    """`tile_buffer`."""
-    tiles = max(rows // group * row_beats, 1)
-    for _ in range(group):
-        inventory.ram(2 << bits_for(tiles), width, name="tiles")
-    place = inventory.counter(tiles)
-    inventory.counter(tiles)
-    inventory.add("tile_buffers")
-    inventory.add("tile_place", place)
-    inventory.registers(place + 5)
-    for size in (row_beats, group, repeats):
-        inventory.counter(size)
-
-
+@area_model(Matmul)
 def count_matmul(inventory: Inventory, layer: Matmul) -> None:
-    """A tile buffer and a folded product."""
+    """Add a tile buffer and a folded product."""
     in_folds, out_folds = layer.folds
-    turned = layer.is_transposed
     rows, row_beats, group = (
         (layer.columns, in_folds, layer.lanes)
-        if turned
+        if layer.is_transposed
         else (layer.left.shape[-1], out_folds, layer.left.lanes)
     )
     count_tiles(inventory, layer.right.beat_width, rows, row_beats, group, layer.rows)
@@ -247,20 +164,21 @@ def count_matmul(inventory: Inventory, layer: Matmul) -> None:
     )
 
 
-def count_shifts(inventory: Inventory, layer: BlockLinear | BlockMatmul, top: int) -> None:
-    """What brings the sums of blocks to one scale."""
-    bits = layer.lanes * layer.acc_width
-    inventory.add("shift", bits * max(top, 1).bit_length())
-    inventory.add("block_exponent", layer.lanes * (max(top, 1).bit_length() + 1))
-    inventory.registers(bits + 3 + 6 * layer.lanes * (max(top, 1).bit_length() + 1))
+def _count_shifts(inventory: Inventory, layer: BlockLinear | BlockMatmul, *numbers: Fixed) -> None:
+    """Add the shifts that bring sums of blocks of `numbers` to one scale.
+
+    The sum of exponents passes six registers beside the product; three valid bits.
+    """
+    top = sum(number.top for number in numbers if isinstance(number, Mxint))
+    places, bits = max(top, 1).bit_length(), layer.lanes * layer.acc_width
+    inventory.add("shift", bits * places)
+    inventory.add("block_exponent", layer.lanes * (places + 1))
+    inventory.registers(bits + 3 + 6 * layer.lanes * (places + 1))
 
 
-def _top(*numbers: Fixed) -> int:
-    return sum(number.top for number in numbers if isinstance(number, Mxint))
-
-
+@area_model(BlockLinear)
 def count_block_linear(inventory: Inventory, layer: BlockLinear) -> None:
-    """A folded product of blocks."""
+    """Add a folded product of blocks."""
     weights = layer.weights
     count_array(
         inventory,
@@ -273,12 +191,13 @@ def count_block_linear(inventory: Inventory, layer: BlockLinear) -> None:
         out=layer.format,
         bias=weights.bias_format if weights.bias is not None else None,
     )
-    count_shifts(inventory, layer, _top(layer.source.format, weights.wire))
-    count_sources(inventory, layer.memories())
+    _count_shifts(inventory, layer, layer.source.format, weights.wire)
+    inventory.sources(layer.memories())
 
 
+@area_model(BlockMatmul)
 def count_block_matmul(inventory: Inventory, layer: BlockMatmul) -> None:
-    """A tile buffer and a folded product of blocks."""
+    """Add a tile buffer and a folded product of blocks."""
     in_folds = layer.folds[0]
     count_tiles(inventory, layer.right.beat_width, layer.columns, in_folds, layer.lanes, layer.rows)
     count_array(
@@ -292,42 +211,30 @@ def count_block_matmul(inventory: Inventory, layer: BlockMatmul) -> None:
         out=layer.format,
         bias=None,
     )
-    count_shifts(inventory, layer, _top(layer.left.format, layer.right.format))
+    _count_shifts(inventory, layer, layer.left.format, layer.right.format)
 
 
-def count_shift_add(inventory: Inventory, layer: ShiftAdd) -> None:
-    """The additions of the network, each as wide as what it adds."""
-    network, number = layer.network, layer.source.format
-    spans = network.spans(number.low, number.high)
-    for k, node in enumerate(network.nodes, network.inputs):
-        inventory.add("network_sum", spans[k].width - node.shift)
-        inventory.add("network_minus", (spans[k].width - node.shift) * (node.sign < 0))
-        inventory.add("network_nodes")
-        inventory.path("sum", spans[k].width * layer.adders_per_stage)
-    for result in network.results:
-        if result.node >= 0:
-            inventory.add("network_out", layer.acc_width - result.shift)
-    inventory.registers(layer.cost().register_bits + layer.timing.stages + 3)
-    outputs = layer.output.lanes
-    inventory.cast(
-        layer.acc_width,
-        layer.frac,
-        True,
-        layer.format,
-        outputs,
-        half=layer.half > 0,
-        beside=layer.acc_width,
-    )
-    inventory.skid(layer.output.beat_width)
-    inventory.registers(-2 * layer.output.beat_width)
-
-
-COUNTS: dict[type, Callable[[Inventory, Any], None]] = {
-    Linear: count_linear,
-    Conv: count_conv,
-    Matmul: count_matmul,
-    BlockLinear: count_block_linear,
-    BlockMatmul: count_block_matmul,
-    ShiftAdd: count_shift_add,
-}
-"""How each class and its children are counted."""
+@area_model(LeakyRelu)
+def count_leaky(inventory: Inventory, component: LeakyRelu) -> None:
+    """Add a product with a constant, a multiplexer and a cast."""
+    number, lanes = component.source.format, component.source.lanes
+    x = number.signed_width
+    slope = component.slope.bit_length() + 1
+    digits = len(signed_digits(component.slope))
+    # The two highest bits of a product in a DSP are equal, which the mapper does not know.
+    wide = x + max(slope - (digits == 1), component.slope_frac)
+    if number.is_signed and digits > 1:
+        inventory.multiplier(x, slope, lanes)
+        inventory.add("choice", x * lanes)
+    elif number.is_signed:  # only where both shifts overlap; the other bits share a set or reset
+        lowest = component.slope_frac
+        if component.format.rounding == "floor":
+            lowest += max(number.frac_width - component.format.frac_width, 0)
+        inventory.add("choice_shift", (max(x - lowest, 0) + 1) * lanes)
+    inventory.registers((wide + 1) * lanes + 1)
+    frac = number.frac_width + component.slope_frac
+    if number.is_signed:
+        inventory.cast(wide, frac, True, component.format, lanes, beside=BESIDE_PRODUCT)
+    else:  # never negative: the number itself
+        inventory.cast(number.width, number.frac_width, False, component.format, lanes)
+    inventory.skid(component.outputs[0].beat_width)

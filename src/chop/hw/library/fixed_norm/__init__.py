@@ -83,7 +83,7 @@ class Norm(Component):
     has_scales = True
 
     def __post_init__(self) -> None:
-        if self.source.format.width > WIDEST or self._u_width > MOST_BITS:
+        if self.source.format.width > WIDEST or self.u_width > MOST_BITS:
             raise ConfigError(
                 f"{self.kind}: an operand has up to {WIDEST} bits and its sums up to {MOST_BITS}, "
                 f"got {self.source.format} in rows of {self.size}."
@@ -102,7 +102,8 @@ class Norm(Component):
         return self.size // self.source.lanes
 
     @property
-    def _u_width(self) -> int:
+    def u_width(self) -> int:
+        """Bits of the largest spread of a row, as the RTL computes it."""
         number = self.source.format
         integer = Integer(number.width, number.frac_width, number.is_signed)
         return max(largest_u(integer, self.size, self.eps, self.is_centred).bit_length(), 18)
@@ -142,7 +143,7 @@ class Norm(Component):
             "IS_CENTRED": self.is_centred,
             "GUARD": guard_bits(self.size),
             "EPS": self._eps_code,
-            "U_WIDTH": self._u_width,
+            "U_WIDTH": self.u_width,
             **precision("WEIGHT", self.affine.weight_format),
             "HAS_BIAS": self.affine.bias is not None,
             **precision("BIAS", self.affine.bias_format),
@@ -172,7 +173,7 @@ class Norm(Component):
         buffer = row_cost(self.beats, lanes * width, number_width)
         in_lanes = (ROOT_LATENCY + 4) * width + 2 * growth + 3 * R_WIDTH + 2 * self.format.width
         registers = lanes * (in_lanes + 20)
-        registers += 8 * (width + growth) + 3 * self._u_width + 160
+        registers += 8 * (width + growth) + 3 * self.u_width + 160
         multipliers = 3 * lanes + 3 + self.is_centred  # square, c * r, weight; root; sum * sum
         return super().cost() + buffer + Cost(multipliers, register_bits=registers)
 
