@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
+
 from chop.errors import ConfigError
 from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints, Span
+from chop.hw.design.claims import Proof, Prover, packed
 from chop.hw.design.component import Component, Parameter, result_precision
 from chop.hw.design.samples import BYTE, stream
 from chop.hw.design.stream import Stream
@@ -117,6 +120,28 @@ class ConstantProduct(Component):
         """The product of a node: a whole vector at once."""
         whole = replace(source, lanes=source.shape[-1])
         return cls(whole, weights, number, low.parallelism.adders_per_stage)
+
+
+def constant_proof(
+    prove: Prover,
+    kind: type[ConstantProduct],
+    weight: list[list[int]],
+    bias: list[int],
+    step: int,
+    number: Fixed,
+    *,
+    is_slow: bool = False,
+) -> Proof:
+    """Return the proof of a layer of 4-bit weights against the weights it was made from."""
+    weights = Weights(np.array(weight), Fixed(4, 1), np.array(bias), Fixed(4, 2))
+    source = Stream((len(weight[0]),), len(weight[0]), number)
+    parameters = kind(source, weights, Fixed(4, 1), step).parameters()
+    sizes = {k: packed(v, 64) if isinstance(v, tuple) else v for k, v in parameters.items()}
+    sizes |= {k: int(v) for k, v in sizes.items() if isinstance(v, bool)}
+    sizes["WEIGHT"] = packed([w % 16 for row in weight for w in row], 4)
+    sizes["BIAS"] = packed([b % 16 for b in bias], 4)
+    shown = {"IN_SIZE": len(weight[0]), "OUT_SIZE": len(weight), "IN_SIGNED": int(number.is_signed)}
+    return replace(prove(shown, is_slow=is_slow), sizes=sizes)
 
 
 def fields(*values: tuple[int, int]) -> int:

@@ -16,20 +16,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from chop import toolchain
 from chop.errors import HardwareError, MissingDependencyError
-from chop.hw.design.component import rtl_sources
+from chop.hw.design.claims import LAWS, Proof
+from chop.hw.design.component import OWN_SOURCES, rtl_sources
 from chop.hw.proofs.aiger import Aig
+from chop.hw.proofs.harness_maker import SHARED, harness_text
 from chop.hw.proofs.trace import Trace
 
-HARNESS = Path(__file__).parent / "harness"
-LAWS = ("order", "stable", "progress")
-"""The bits of `broken`."""
 SEEN = (
     "data_in_0_ready",
     "data_in_1_ready",
@@ -61,44 +60,6 @@ design = ys.Design()
 for command in json.loads(sys.argv[1]):
     ys.run_pass("tee -q " + command if not command.startswith("read") else command, design)
 """
-
-
-@dataclass(frozen=True)
-class Edit:
-    """Another text at one place of a module: a variant that only large sizes have, or a fault."""
-
-    module: str
-    old: str
-    new: str
-
-    def apply(self, text: str) -> str:
-        """The edited text; an error where the place is not there."""
-        if text.count(self.old) != 1:
-            raise HardwareError(
-                f"{self.module}: {self.old!r} is there {text.count(self.old)} times, expected once."
-            )
-        return text.replace(self.old, self.new)
-
-
-@dataclass(frozen=True)
-class Proof:
-    """A module of the library with sizes chosen, and the laws to prove of it."""
-
-    module: str
-    parameters: Mapping[str, int | str] = field(default_factory=dict)
-    laws: tuple[str, ...] = LAWS
-    files: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Memories, by their name."""
-    edits: tuple[Edit, ...] = ()
-    is_slow: bool = False
-
-    def __str__(self) -> str:
-        shown = [f"{k}={v}" for k, v in self.parameters.items() if len(str(v)) < 8]
-        return " ".join([self.module, *shown])
-
-    def with_fault(self, fault: Edit) -> Proof:
-        """The same question about a module that has a fault."""
-        return replace(self, edits=(*self.edits, fault))
 
 
 @dataclass(frozen=True)
@@ -154,25 +115,30 @@ def find_abc() -> Path:
 
 
 def _pose(proof: Proof, folder: Path) -> None:
-    """Write the question as an and-inverter graph."""
-    sources = dict(rtl_sources())
+    """Write the harness, the edited modules and the memories, and from them an AIG."""
+    own = {name: path / f"{name}.sv" for name, path in OWN_SOURCES.items()}
+    sources = {**rtl_sources(), **own}
     for edit in proof.edits:
         changed = folder / f"{edit.module}.sv"
         changed.write_text(edit.apply(sources[edit.module].read_text()))
         sources[edit.module] = changed
     for name, words in proof.files.items():
         (folder / name).write_text("".join(f"{word:x}\n" for word in words))
-    harness = [str(path) for path in sorted(HARNESS.glob("*.sv"))]
-    given = " ".join(f"-G {name}={value}" for name, value in proof.parameters.items())
-    files = " ".join([*harness, *map(str, sources.values())])
-    read = f"read_slang --top prove_{proof.module} {given} {files}"
+    shared = [path for path in sorted(SHARED.glob("*.sv")) if not path.name.startswith("prove_")]
+    harness, sizes = SHARED / f"prove_{proof.module}.sv", proof.parameters
+    if proof.text is not None:
+        harness, sizes = folder / "harness.sv", {}
+        harness.write_text(harness_text(proof, sources[proof.module].read_text()))
+    values = " ".join(f"-G {name}={value}" for name, value in sizes.items())
+    files = " ".join(str(path) for path in (harness, *shared, *sources.values()))
+    read = f"read_slang --top prove_{proof.module} {values} {files}"
     seen = " ".join(f"w:{name}" for name in SEEN)
     commands = [read, _SCRIPT[0], f"expose {seen}", *_SCRIPT[1:]]
     child = [sys.executable, "-c", _CHILD, json.dumps(commands)]
     done = subprocess.run(child, cwd=folder, capture_output=True, text=True)
     if done.returncode or not (folder / "question.aig").exists():
-        told = (done.stdout + done.stderr).strip()
-        raise HardwareError(f"{proof}: yosys failed ({done.returncode}): {told[-2000:]}")
+        message = (done.stdout + done.stderr).strip()
+        raise HardwareError(f"{proof}: yosys failed ({done.returncode}): {message[-2000:]}")
 
 
 def _answer(proof: Proof, law: str, aig: Aig, folder: Path, abc: Path, limit: int) -> Verdict:
