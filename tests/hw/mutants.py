@@ -104,7 +104,9 @@ def _choice(old, mutants, numbers):
 
 def choose(directory, number):
     """Turn on the mutant of that number, 0 for none."""
-    (directory / "mem" / "mutant.mem").write_text(f"{number:04x}\n")
+    file = directory / "mem" / "mutant.mem"
+    file.parent.mkdir(exist_ok=True)  # a design without memories has none
+    file.write_text(f"{number:04x}\n")
 
 
 def zoo():

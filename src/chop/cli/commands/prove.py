@@ -13,7 +13,8 @@ from chop.cli.configs import POSITIONAL, OutputOptions
 from chop.cli.failures import FAILED, OK
 from chop.cli.session import Session
 from chop.errors import ConfigError
-from chop.hw.proofs import PROOFS, Verdict, prove_all
+from chop.hw.proofs import Verdict, prove_all
+from chop.hw.proofs.catalogue import all_proofs
 from chop.hw.proofs.engine import find_abc
 from chop.registry import suggest
 
@@ -34,13 +35,14 @@ class ProveConfig(OutputOptions):
 
 def run(config: ProveConfig, session: Session) -> dict[str, Any]:
     """Exit code 0 where every law is proved; a trace is written for each that is not."""
-    known = {proof.module for proof in PROOFS}
+    proofs = all_proofs()
+    known = {proof.module for proof in proofs}
     if config.component is not None and config.component not in known:
         raise ConfigError(
             f"component: nothing is proved of '{config.component}'. "
             f"{suggest(config.component, sorted(known))}"
         )
-    chosen = [proof for proof in PROOFS if config.component in (None, proof.module)]
+    chosen = [proof for proof in proofs if config.component in (None, proof.module)]
     find_abc()
     session.start_work()
     with session.console.progress(f"prove {len(chosen)} components"):

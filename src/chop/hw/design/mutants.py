@@ -1,8 +1,8 @@
 """Mutants: hand-written faults in the RTL of a component that the tests must notice.
 
-`mutants.toml` of a component folder has a `[[mutant]]` for each, with `what`, `old`, `new` and, where
-`old` alone is not unique, `at`. Its table `[equivalent]` has the generated faults that no test can
-notice, by kind and fingerprint, each with the reason.
+`mutants.toml` of a component folder has a `[[mutant]]` for each, with `what`, `old`, `new` and,
+where `old` alone is not unique, `at`. Its table `[equivalent]` has the generated faults that no
+test can notice, by kind and fingerprint, each with the reason.
 """
 
 from __future__ import annotations
