@@ -1,22 +1,24 @@
 """Claims about a component: what is proved of it, and faults that a proof must refute.
 
-`proof.py` of a component folder has `PROOFS`, a tuple of `Proof`, and `FAULT`, an `Edit` of the RTL
-that the first of them refutes. `laws.svh` beside it has the laws: see
-`chop.hw.proofs.harness_maker`.
+`laws.svh` of a component folder has the laws (`chop.hw.proofs.harness_maker`), `proof.toml` the
+sizes they are proved at: `sizes` of all proofs, a `[[proof]]` for each with further sizes, and
+`fault`, an edit of the RTL that the first proof refutes. A `table` of words becomes the file
+"table.mem" and the constant TABLE. A folder whose proofs are computed has `proof.py` instead, with
+`PROOFS` and `FAULT`.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from chop.errors import HardwareError
 
 LAWS = ("order", "stable", "progress")
 """Names of the bits of `broken`, from bit 0 on."""
-VALUE = ("order",)
-"""Laws of a module that is no stream: its value."""
 Sizes = Mapping[str, int | str]
 
 
@@ -63,27 +65,26 @@ class Proof:
         return replace(self, edits=(*self.edits, fault))
 
 
-@dataclass(frozen=True)
-class Prover:
-    """Maker of the proofs of one module: those of `sizes`, with the laws beside `file`."""
+def read_proofs(folder: Path) -> tuple[Proof, ...]:
+    """Return the proofs that `proof.toml` of a component folder lists."""
+    claims = tomllib.loads((folder / "proof.toml").read_text())
+    laws = tuple(claims.get("laws", LAWS))
+    return tuple(_proof(folder, row, laws, claims.get("sizes", {})) for row in claims["proof"])
 
-    file: str
-    """`__file__` of the `proof.py` that makes them; its folder has the module's name."""
-    sizes: Sizes = field(default_factory=dict)
-    laws: tuple[str, ...] = LAWS
 
-    def __call__(
-        self,
-        parameters: Sizes | None = None,
-        *,
-        files: Mapping[str, Sequence[int]] | None = None,
-        edits: tuple[Edit, ...] = (),
-        is_slow: bool = False,
-    ) -> Proof:
-        """Return the proof for `parameters`, which replace those of `sizes`."""
-        folder = Path(self.file).parent
-        chosen, text = parameters or {}, folder / "laws.svh"
-        return Proof(folder.name, chosen, self.laws, files or {}, edits, is_slow, self.sizes, text)
+def _proof(folder: Path, row: dict[str, Any], laws: tuple[str, ...], sizes: Sizes) -> Proof:
+    parameters, files = {name: row[name] for name in row if name.isupper()}, {}
+    if "table" in row:
+        parameters["TABLE"] = packed(row["table"], row["table_width"])
+        sizes, files = {**sizes, "INIT_FILE": '"table.mem"'}, {"table.mem": row["table"]}
+    edits = tuple(Edit(folder.name, **edit) for edit in row.get("edits", ()))
+    is_slow, text = row.get("is_slow", False), folder / "laws.svh"
+    return Proof(folder.name, parameters, laws, files, edits, is_slow, sizes, text)
+
+
+def read_fault(folder: Path) -> Edit:
+    """Return the fault of `proof.toml` that the first proof refutes."""
+    return Edit(folder.name, **tomllib.loads((folder / "proof.toml").read_text())["fault"])
 
 
 def packed(words: Sequence[int], width: int) -> str:

@@ -5,8 +5,8 @@ A folder of `streams/` or `library/` that has SystemVerilog is a component: ther
     <module>.sv    RTL
     __init__.py    class and cycle model; in `library/` also the lowering and the exact op
     area.py        area model (`chop.hw.area.area_model`)
-    proof.py       proofs and a fault that they refute (`chop.hw.design.claims`)
-    laws.svh       laws of the proofs, in SystemVerilog
+    laws.svh       laws that are proved, in SystemVerilog
+    proof.toml     sizes of the proofs, and a fault that they refute (`chop.hw.design.claims`)
     mutants.toml   faults that the tests must notice (`chop.hw.design.mutants`)
 
 All but the first are optional. A folder outside the package is known as soon as it is imported:
@@ -55,6 +55,11 @@ def load_components() -> None:
     for package, folder in _library_folders().items():
         if (folder / "__init__.py").is_file():
             importlib.import_module(package)
+
+
+def facet_folders(file: str) -> list[Path]:
+    """Return the component folders that have `file`."""
+    return [folder for folder in component_folders().values() if (folder / file).is_file()]
 
 
 def load_facet(facet: str) -> list[ModuleType]:

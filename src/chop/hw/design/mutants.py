@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.hw.design.folders import component_folders
+from chop.hw.design.folders import facet_folders
 
 
 @dataclass(frozen=True)
@@ -57,5 +57,4 @@ def _read(file: Path) -> dict[str, Any]:
 
 def mutant_files() -> dict[str, Path]:
     """Return the files of mutants of all component folders, by module."""
-    files = {folder.name: folder / "mutants.toml" for folder in component_folders().values()}
-    return {module: file for module, file in files.items() if file.is_file()}
+    return {folder.name: folder / "mutants.toml" for folder in facet_folders("mutants.toml")}

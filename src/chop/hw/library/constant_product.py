@@ -12,8 +12,8 @@ import numpy as np
 from chop.errors import ConfigError
 from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints, Span
-from chop.hw.design.claims import Proof, Prover, packed
-from chop.hw.design.component import Component, Parameter, result_precision
+from chop.hw.design.claims import Proof, packed
+from chop.hw.design.component import Component, Parameter, result_precision, rtl_sources
 from chop.hw.design.samples import BYTE, stream
 from chop.hw.design.stream import Stream
 from chop.hw.library.fixed_linear import Weights, sample_weights
@@ -123,7 +123,6 @@ class ConstantProduct(Component):
 
 
 def constant_proof(
-    prove: Prover,
     kind: type[ConstantProduct],
     weight: list[list[int]],
     bias: list[int],
@@ -141,7 +140,8 @@ def constant_proof(
     sizes["WEIGHT"] = packed([w % 16 for row in weight for w in row], 4)
     sizes["BIAS"] = packed([b % 16 for b in bias], 4)
     shown = {"IN_SIZE": len(weight[0]), "OUT_SIZE": len(weight), "IN_SIGNED": int(number.is_signed)}
-    return replace(prove(shown, is_slow=is_slow), sizes=sizes)
+    laws = rtl_sources()[kind.module].parent / "laws.svh"
+    return Proof(kind.module, shown, is_slow=is_slow, sizes=sizes, text=laws)
 
 
 def fields(*values: tuple[int, int]) -> int:

@@ -1,4 +1,4 @@
-"""Catalogue of proofs: those of `proof.py` in every component folder.
+"""Catalogue of proofs: those of `proof.toml` or `proof.py` in every component folder.
 
 Sizes are small. The laws hold for every input, in every cycle, whatever the other side of each
 stream does.
@@ -6,20 +6,23 @@ stream does.
 
 from __future__ import annotations
 
-from chop.hw.design.claims import Edit, Proof
-from chop.hw.design.folders import load_facet
+from chop.hw.design.claims import Edit, Proof, read_fault, read_proofs
+from chop.hw.design.folders import facet_folders, load_facet
 from chop.hw.proofs import products
 
 
 def all_proofs() -> tuple[Proof, ...]:
     """Return the proofs of all components, folders outside the package included."""
-    return (*(p for module in load_facet("proof") for p in module.PROOFS), *products.PROOFS)
+    listed = (proof for folder in facet_folders("proof.toml") for proof in read_proofs(folder))
+    computed = (proof for module in load_facet("proof") for proof in module.PROOFS)
+    return (*listed, *computed, *products.PROOFS)
 
 
 def proof_faults() -> dict[str, Edit]:
     """Return, by module, a fault that the first proof of the module refutes."""
-    faults = (*(module.FAULT for module in load_facet("proof")), *products.FAULTS)
-    return {fault.module: fault for fault in faults}
+    listed = (read_fault(folder) for folder in facet_folders("proof.toml"))
+    computed = (module.FAULT for module in load_facet("proof"))
+    return {fault.module: fault for fault in (*listed, *computed, *products.FAULTS)}
 
 
 PROOFS = all_proofs()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from chop.hw.arith.golden import Fixed
-from chop.hw.design.claims import Edit, Proof, Prover, packed
+from chop.hw.design.claims import Edit, Proof, packed
 from chop.hw.design.stream import Stream
 from chop.hw.streams.stream_reorder import Reorder
 
@@ -19,10 +21,12 @@ def _reorder(order: tuple[int, ...], size: int, lanes: int, *, is_slow: bool = F
         "ORDER": packed(order, 4),
     }
     files = {f"{memory.name}.mem": memory.words for memory in moved.memories()}
-    return _prove(sizes, files=files, is_slow=is_slow)
+    laws = Path(__file__).parent / "laws.svh"
+    return Proof(
+        "stream_reorder", sizes, files=files, is_slow=is_slow, sizes={"IN_WIDTH": 1}, text=laws
+    )
 
 
-_prove = Prover(__file__, {"IN_WIDTH": 1})
 PROOFS = (
     _reorder((2, 0, 1, 3), 4, 2),
     _reorder((2, 3, 0, 1), 4, 2, is_slow=True),
