@@ -80,7 +80,7 @@ def count_default(inventory: Inventory, component: Component) -> None:
 
 @area_model(Switched)
 def count_switched(inventory: Inventory, component: Switched) -> None:
-    """Add one layer, with the memories of all layers in place of its own."""
+    """Add one layer, with the memories of all layers."""
     first = component.layers[0]
     count(inventory, first)
     for memory, banked in zip(first.memories(), component.memories(), strict=True):

@@ -36,7 +36,7 @@ class MeasuredCasts:
 
     def at(self, width: int) -> float:
         """Return the LUTs of a lane of `width` bits, interpolated between both neighbours."""
-        place = sum(known <= width for known, _ in self.luts[1:-1])
+        place = sum(point <= width for point, _ in self.luts[1:-1])
         (low, few), (high, many) = self.luts[place : place + 2]
         return few + (many - few) / (high - low) * (width - low)
 

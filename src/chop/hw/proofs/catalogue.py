@@ -1,7 +1,7 @@
 """Catalogue of proofs: those of `proof.toml` or `proof.py` in every component folder.
 
-Sizes are small. The laws hold for every input, in every cycle, whatever the other side of each
-stream does.
+Sizes are small. The laws hold for every input, in every cycle, for every behaviour of the other
+side of each stream.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Proofs of RTL for all inputs and all times: Yosys makes the question, ABC answers it.
+"""Proofs of RTL for all inputs and all times: Yosys makes the AIG, ABC proves it.
 
-A harness beside this file drives a module of the library with free inputs and says in each cycle
-which law is broken. Property-directed reachability (IC3) looks for a state in which one is; where
-there is none it finds an invariant, which holds at the start, is kept by every step and excludes
-all such states, and checks it. Both tools come with the package `pyosys`.
+A harness drives a module with free inputs and outputs the broken laws of each cycle.
+Property-directed reachability (IC3) searches for a state in which a law is broken. If there is
+none, it finds an invariant that holds at the start, is inductive and excludes all such states, and
+checks it. Both tools come with the package `pyosys`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SEEN = (
     "data_out_0_valid",
     "due",
 )
-"""Signals of a harness that a trace shows beside its ports and registers, where they are there."""
+"""Signals that a trace shows besides ports and registers, if the harness has them."""
 _SCRIPT = (
     "prep -flatten",
     "memory_map",
@@ -48,7 +48,7 @@ _SCRIPT = (
     "opt -fast",
     "techmap",
     "opt -fast",
-    "setundef -undriven -anyseq",  # what is not defined may be anything
+    "setundef -undriven -anyseq",  # undefined signals are free
     "aigmap",
     "opt_clean",
     "write_aiger -I -zinit -no-startoffset -map question.aim question.aig",
@@ -64,27 +64,26 @@ for command in json.loads(sys.argv[1]):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer for one law; `trace` shows how it is broken."""
+    """Result of the proof of one law; `trace` is a counterexample."""
 
     proof: Proof
     law: str
     is_proved: bool
     depth: int
-    """Frames after which the invariant closed, or cycles of the counterexample."""
+    """Frames until the invariant closed, or cycles of the counterexample."""
     clauses: int
     seconds: float
     trace: Trace | None = None
 
     def row(self) -> tuple[str, ...]:
-        """A line of the table."""
+        """Return a row of the table."""
         method = f"IC3, {self.clauses} clauses" if self.is_proved else "IC3"
-        told = "proved" if self.is_proved else "REFUTED"
-        depth, seconds = str(self.depth), f"{self.seconds:.2f}"
-        return str(self.proof), self.law, method, depth, seconds, told
+        verdict = "proved" if self.is_proved else "REFUTED"
+        return str(self.proof), self.law, method, str(self.depth), f"{self.seconds:.2f}", verdict
 
 
 def prove(proof: Proof, limit: int = 120) -> list[Verdict]:
-    """The verdict on each law of `proof`; an error where the tools fail or take `limit` seconds."""
+    """Return the verdict on each law; raise an error if a tool fails or takes `limit` seconds."""
     abc = find_abc()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -94,21 +93,21 @@ def prove(proof: Proof, limit: int = 120) -> list[Verdict]:
 
 
 def prove_all(proofs: Sequence[Proof], workers: int = 2, limit: int = 120) -> Iterator[Verdict]:
-    """The verdicts on all of `proofs` in their order, as they come; some at a time."""
+    """Yield the verdicts on `proofs` in their order; `workers` run at a time."""
     with ThreadPoolExecutor(workers) as pool:
         for verdicts in pool.map(lambda proof: prove(proof, limit), proofs):
             yield from verdicts
 
 
 def find_abc() -> Path:
-    """The program ABC: that of the package `pyosys`, else one on the PATH."""
+    """Return the path of ABC: that of the package `pyosys`, or one on the PATH."""
     toolchain.require_package("pyosys")
     spec = importlib.util.find_spec("pyosys")
     folder = Path(spec.origin).parent if spec is not None and spec.origin else Path()
     if (folder / "yosys-abc").is_file():
         return folder / "yosys-abc"
-    if found := shutil.which("yosys-abc"):
-        return Path(found)
+    if program := shutil.which("yosys-abc"):
+        return Path(program)
     raise MissingDependencyError(
         f"'yosys-abc' is not beside {folder}. Install it: {toolchain.INSTALL['pyosys']}."
     )
@@ -132,8 +131,8 @@ def _pose(proof: Proof, folder: Path) -> None:
     values = " ".join(f"-G {name}={value}" for name, value in sizes.items())
     files = " ".join(str(path) for path in (harness, *shared, *sources.values()))
     read = f"read_slang --top prove_{proof.module} {values} {files}"
-    seen = " ".join(f"w:{name}" for name in SEEN)
-    commands = [read, _SCRIPT[0], f"expose {seen}", *_SCRIPT[1:]]
+    shown = " ".join(f"w:{name}" for name in SEEN)
+    commands = [read, _SCRIPT[0], f"expose {shown}", *_SCRIPT[1:]]
     child = [sys.executable, "-c", _CHILD, json.dumps(commands)]
     done = subprocess.run(child, cwd=folder, capture_output=True, text=True)
     if done.returncode or not (folder / "question.aig").exists():
@@ -161,10 +160,10 @@ def _answer(proof: Proof, law: str, aig: Aig, folder: Path, abc: Path, limit: in
         return Verdict(proof, law, False, len(trace.cycles), 0, seconds, trace)
     if Aig.read(reduced.read_bytes()).outputs == (0,):  # both sides are the same gates
         return Verdict(proof, law, True, 0, 0, seconds)
-    found = re.search(r"Invariant F\[(\d+)\] : (\d+) clauses", done.stdout)
-    is_checked = found is None or "Verification of invariant" in done.stdout
+    invariant = re.search(r"Invariant F\[(\d+)\] : (\d+) clauses", done.stdout)
+    is_checked = invariant is None or "Verification of invariant" in done.stdout
     if "Property proved" not in done.stdout or not is_checked:
-        told = (done.stdout + done.stderr).strip()[-500:]
-        raise HardwareError(f"{proof}: {law} is neither proved nor refuted: {told}")
-    depth, clauses = (int(found[1]), int(found[2])) if found else (0, 0)
+        message = (done.stdout + done.stderr).strip()[-500:]
+        raise HardwareError(f"{proof}: {law} is neither proved nor refuted: {message}")
+    depth, clauses = (int(invariant[1]), int(invariant[2])) if invariant else (0, 0)
     return Verdict(proof, law, True, depth, clauses, seconds)

@@ -29,12 +29,12 @@ def count_dot_product(
     lanes: int,
     outputs: int,
     *,
-    told: float = 1.0,
+    varied: float = 1.0,
     registers: tuple[int, int] = (1, 1),
 ) -> None:
     """Add `fixed_dot_product` of signed numbers of `x` and `w` bits.
 
-    `told`: the share of the weights' bits that are registers; the others equal some of them.
+    `varied`: the share of the weights' bits that are registers; the others equal some of them.
     `registers`: registers of an operand, and levels of the adder tree between two registers.
     """
     chain = min(lanes, CHAIN)
@@ -43,7 +43,7 @@ def count_dot_product(
     operand, step = registers
     waits = sum(operand - 1 + max(lane % chain, 1) for lane in range(lanes))
     inventory.registers(waits * x, by_multiplier=True)
-    inventory.registers(round(waits * w * outputs * told), by_multiplier=True)
+    inventory.registers(round(waits * w * outputs * varied), by_multiplier=True)
     inventory.registers(lanes * (x + w) * outputs, by_multiplier=True)
     links = (lanes - chains) * outputs
     inventory.add("chain_sum", links * width)
@@ -68,10 +68,10 @@ def count_array(
     frac: int,
     out: Fixed,
     bias: Fixed | None,
-    told: float = 1.0,
+    varied: float = 1.0,
     registers: tuple[int, int] = (1, 1),
 ) -> None:
-    """Add `fixed_linear` without its memories; `told` and `registers` as in `count_dot_product`."""
+    """Add `fixed_linear` without memories; `varied`, `registers` as in `count_dot_product`."""
     in_folds, out_folds = folds
     in_lanes, out_lanes = lanes
     slots = 2 if out_folds == 1 or in_folds < 2 else in_folds
@@ -80,10 +80,10 @@ def count_array(
     _count_steps(inventory, slots, in_folds, out_folds)
     x_width, w_width = x.lane_width + (not x.is_signed), w.lane_width + (not w.is_signed)
     count_dot_product(
-        inventory, x_width, w_width, in_lanes, out_lanes, told=told, registers=registers
+        inventory, x_width, w_width, in_lanes, out_lanes, varied=varied, registers=registers
     )
     inventory.multiplier(x_width, w_width, in_lanes * out_lanes)
-    inventory.packed(in_lanes * (out_lanes * w_width * told + x_width))
+    inventory.packed(in_lanes * (out_lanes * w_width * varied + x_width))
     inventory.add("acc", out_lanes * acc_width)
     inventory.path("sum", acc_width)
     inventory.registers(out_lanes * acc_width + 1)
@@ -120,7 +120,7 @@ def count_linear(inventory: Inventory, layer: Linear) -> None:
         frac=weights.frac(layer.source.format),
         out=layer.format,
         bias=weights.bias_format if weights.bias is not None else None,
-        told=_count_weights(inventory, layer),
+        varied=_count_weights(inventory, layer),
         registers=layer.registers,
     )
 
