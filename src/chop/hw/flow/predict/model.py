@@ -24,7 +24,7 @@ COEFFICIENTS = Path(__file__).parent / "coefficients.json"
 ANY = "*"
 """Key of the coefficients that all kinds of components share."""
 FASTEST = 250.0
-"""MHz of a component without a path; no routed component of the grid is faster."""
+"""Highest clock that is predicted, MHz."""
 
 
 @dataclass(frozen=True)
