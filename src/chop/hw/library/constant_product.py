@@ -1,4 +1,4 @@
-"""What the products with constant weights have in common that take a whole vector in each cycle."""
+"""Products with constant weights that take a whole vector in each cycle."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from chop.hw.library.fixed_linear import Weights, sample_weights
 from chop.hw.lower import Lowerer
 
 MOST_BITS = 64
-"""Of an exact result: a word of a parameter."""
+"""Most bits of an exact result: those of a word of a parameter."""
 
 
 @dataclass(frozen=True, eq=False)
 class ConstantProduct(Component):
-    """weight @ x + bias over the last dimension, cast to `format`; a vector per cycle."""
+    """Product weight @ x + bias over the last dimension, cast to `format`; a vector per cycle."""
 
     source: Stream
     weights: Weights
@@ -69,16 +69,16 @@ class ConstantProduct(Component):
 
     @property
     def half(self) -> int:
-        """Half an output step, which rides in with the bias where results are rounded to even."""
+        """Half an output step, added to the bias if results are rounded to even."""
         dropped = self.frac - self.format.frac_width
         return 1 << dropped - 1 if dropped > 0 and self.format.rounding == "nearest_even" else 0
 
     def starts(self) -> list[int]:
-        """Bias and half a step of each output."""
+        """Return the bias plus half a step of each output."""
         bias: Any = self.weights.bias
         shift = self.frac - self.weights.bias_format.frac_width
-        given = [0] * len(self.weights.weight) if bias is None else [int(b) << shift for b in bias]
-        return [b + self.half for b in given]
+        codes = [0] * len(self.weights.weight) if bias is None else [int(b) << shift for b in bias]
+        return [b + self.half for b in codes]
 
     def ends(self) -> tuple[Ints, ...]:
         return (self.weights.ends(self.source),)
@@ -87,10 +87,10 @@ class ConstantProduct(Component):
         return {"ACC_WIDTH": self.weights.acc_span(self.source.format, self.format)}
 
     def result_parameters(self) -> dict[str, Parameter]:
-        """What a module is told of its results."""
-        told: Mapping[str, Parameter] = result_precision(self.format)
+        """Return the parameters of a module's results."""
+        precision: Mapping[str, Parameter] = result_precision(self.format)
         return {
-            **told,
+            **precision,
             "DATA_OUT_0_TENSOR_SIZE_DIM_0": self.outputs[0].shape[-1],
             "ACC_WIDTH": self.acc_width,
             "ACC_FRAC": self.frac,
@@ -109,7 +109,7 @@ class ConstantProduct(Component):
         b: Fixed | None = BYTE,
         y: Fixed = BYTE,
     ) -> Self:
-        """A layer to test with, of two vectors in a tensor."""
+        """Return a layer for tests, with two vectors in a tensor."""
         source = stream(2, inputs, lanes=inputs, number=x)
         return cls(source, sample_weights(outputs, inputs, w, b), y, step)
 
@@ -117,7 +117,7 @@ class ConstantProduct(Component):
     def make(
         cls, low: Lowerer, name: str, source: Stream, weights: Weights, number: Fixed
     ) -> Component:
-        """The product of a node: a whole vector at once."""
+        """Return the product of a node, a whole vector at once."""
         whole = replace(source, lanes=source.shape[-1])
         return cls(whole, weights, number, low.parallelism.adders_per_stage)
 
@@ -145,7 +145,7 @@ def constant_proof(
 
 
 def fields(*values: tuple[int, int]) -> int:
-    """Numbers with their widths as one word, the first in the low bits.
+    """Return (value, width) pairs as one word, the first in the low bits.
 
     >>> fields((3, 4), (1, 2))
     19
