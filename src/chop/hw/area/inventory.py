@@ -278,8 +278,7 @@ class Inventory:
 
 
 def _pieces(width: int, most: int) -> int:
-    """Return the number of DSP operands that a signed number is split into; each but one is
-    unsigned and so loses a bit."""
+    """Return the DSP operands that a signed number is split into; all but one are unsigned."""
     return 1 if width <= most else -(-(width - 1) // (most - 1))
 
 

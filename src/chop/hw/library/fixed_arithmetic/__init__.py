@@ -304,10 +304,10 @@ def _sum(low: Lowerer, node: fx.Node, sign: int) -> Value:
     """Lower to data_in_0 + sign * alpha * data_in_1."""
     if getattr(node.target, "__name__", node.target) == "rsub":
         raise low.refuse(node, "operands in the order of rsub", "Allowed: sub")
-    given = low.setting(node, "alpha", 1)
-    exact = Fraction(given)
+    factor = low.setting(node, "alpha", 1)
+    exact = Fraction(factor)
     if abs(exact.numerator).bit_length() > MAX_WIDTH:
-        raise low.refuse(node, f"alpha = {given}", f"Allowed: numbers of {MAX_WIDTH} bits")
+        raise low.refuse(node, f"alpha = {factor}", f"Allowed: numbers of {MAX_WIDTH} bits")
     kind = Sub if sign * exact < 0 else Add
     alpha, frac = abs(exact.numerator), exact.denominator.bit_length() - 1
 
