@@ -1,10 +1,12 @@
 """The components of the library, each in a folder that is found by its place."""
 
 from chop.hw.design.folders import load_components
-from chop.hw.library import averages, packed, picking, wiring
-from chop.hw.lower.registry import check_op_table
+
+load_components()  # first: messages list the products in the order of registration
+
+from chop.hw.library import averages, packed, picking, wiring  # noqa: E402
+from chop.hw.lower.registry import check_op_table  # noqa: E402
 
 __all__ = ["averages", "packed", "picking", "wiring"]
 
-load_components()
 check_op_table()
