@@ -1,10 +1,10 @@
-"""Tables of what the mapper makes of casts and gearboxes, each alone, for `chop.hw.flow.predict`.
+"""Tables of what the mapper makes of casts and gearboxes, each alone, for `chop.hw.area`.
 
     python bench/area_casts.py casts --jobs 16
     python bench/area_casts.py gears
 
 Modules of one lane (casts) or with units of one element (gearboxes), synthesised for ECP5, many in
-one run. They write chop/hw/flow/predict/casts.json and gears.json.
+one run. They write chop/hw/area/casts.json and chop/hw/streams/gearbox/gears.json.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-import chop.hw.flow.predict.casts as casts
-import chop.hw.flow.predict.streams as streams
+import chop.hw.area.casts as casts
 from chop.hw.design.clock import DEFAULT_MHZ
 from chop.hw.design.component import rtl_sources
 from chop.hw.flow.route.tools import run_yosys
 from chop.hw.flow.synth import mapped_for
+from chop.hw.streams.gearbox.area import GEARS
 
 TOGETHER = 25
 """Modules of one run."""
@@ -177,7 +177,7 @@ def make_gears(jobs: int) -> None:
     lines: dict[tuple[int, int], list[list[int]]] = defaultdict(list)
     for (into, out, width), cells in zip(cases, measure(modules, ("gearbox",)), strict=True):
         lines[into, out].append([width, cells.get("LUT4", 0) + 2 * cells.get("CCU2C", 0)])
-    write(streams.GEARS, [[into, out, points] for (into, out), points in sorted(lines.items())])
+    write(GEARS, [[into, out, points] for (into, out), points in sorted(lines.items())])
 
 
 COMMANDS = {"casts": make_casts, "gears": make_gears}

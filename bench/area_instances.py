@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from chop.hw.area.area_model import unmodelled
 from chop.hw.arith.golden import Fixed, Ints
 from chop.hw.arith.mxint import on_wire
 from chop.hw.design.component import COMPONENTS, Component
 from chop.hw.design.stream import Stream, divisors
-from chop.hw.flow.predict.count import UNMODELLED
 from chop.hw.library import components as parts
 from chop.hw.library.fixed_linear import weight_codes
 from chop.hw.library.fixed_norm import Affine
@@ -400,6 +400,6 @@ def unlisted() -> list[str]:
     """Components of the library that no grid knows and that are not known to be missing."""
     same = {"fixed_conv1d_external", "fixed_conv2d_external"}  # as the ones with memories
     counted = {"whole_window"}  # by the coefficients that all kinds have in common
-    missing = {cls.name or cls.module for cls in UNMODELLED}
+    missing = {cls.name or cls.module for cls in unmodelled()}
     library = {name for name in COMPONENTS if COMPONENTS[name].__module__.startswith("chop.")}
     return sorted(library - {*GRID} - same - counted - missing)

@@ -39,8 +39,8 @@ from area_rows import cells as cells
 from area_rows import measure_area as measure_area
 from record import save
 
-from chop.hw.flow.predict.count import inventory_of
-from chop.hw.flow.predict.inventory import Inventory
+from chop.hw.area.area_model import inventory_of
+from chop.hw.area.inventory import Inventory
 from chop.hw.flow.predict.model import (
     ANY,
     COEFFICIENTS,

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from equivalent_mutants import EQUIVALENT
+from mutants import EQUIVALENT, with_mutants
+from mutants import choose as choose_mutant
 from mutation_engine import Fault, built_in, choose, faults, sample
 
 from chop.errors import HardwareError
 from chop.hw.arith.golden import Fixed
 from chop.hw.design.component import COMPONENTS, Component
+from chop.hw.design.folders import component_folders
+from chop.hw.design.mutants import Mutant
 from chop.hw.design.samples import BYTE, NARROW, stream
 from chop.hw.design.switched import Switched
 from chop.hw.library.components import LayerNorm, Linear, Weights
@@ -53,58 +56,54 @@ def long_rows() -> Component:
     )
 
 
-GROUPS = {
-    "norm": Group(("fixed_norm",), ("fixed_layer_norm", "fixed_rms_norm"), (long_rows(),)),
-    "softmax": Group(("fixed_softmax", "row_buffer"), ("fixed_softmax",)),
-    "linear": Group(
-        ("fixed_linear", "fixed_dot_product", "rom_source", "rom_bank_source"),
-        ("fixed_linear", "fixed_linear_packed", "mxint_linear"),
-        (switched(),),
-    ),
-    "blocks": Group(("fixed_to_mxint", "mxint_to_fixed"), ("fixed_to_mxint", "mxint_to_fixed")),
-    "matmul": Group(
-        ("fixed_matmul", "tile_buffer"), ("fixed_matmul", "mxint_matmul", "stream_replay")
-    ),
-    "pool": Group(
-        ("fixed_pool", "fixed_divide", "fixed_hard_activation"),
-        ("fixed_max_pool", "fixed_avg_pool", "fixed_hardsigmoid", "fixed_hardswish"),
-    ),
-    "external": Group((), ("fixed_linear_external",)),
-    "window": Group(
-        ("sliding_window", "whole_window"),
-        (
-            *("sliding_window", "whole_window", "fixed_conv2d", "fixed_conv1d"),
-            *("fixed_conv2d_external", "fixed_conv1d_external"),
-        ),
-    ),
-    "arithmetic": Group(
-        ("fixed_arithmetic", "stream_join"),
-        ("fixed_add", "fixed_mul", "fixed_sub", "fixed_constant_arithmetic"),
-    ),
-    "casts": Group(
-        ("fixed_cast", "fixed_batch_norm", "fixed_relu", "fixed_leaky_relu"),
-        ("stream_cast", "fixed_batch_norm", "fixed_relu", "fixed_leaky_relu", "fixed_prelu"),
-    ),
-    "tables": Group(
-        ("fixed_lut", "fixed_piecewise", "fixed_embedding"),
-        ("fixed_lut", "fixed_piecewise", "fixed_embedding"),
-    ),
-    "constants": Group(
-        ("fixed_shift_add", "fixed_table_sum"), ("fixed_shift_add", "fixed_table_sum")
-    ),
-    "movers": Group(
-        (
-            *("fifo", "gearbox", "skid_buffer", "stream_concat", "stream_fork"),
-            *("stream_reorder", "stream_slice"),
-        ),
-        (
-            *("fifo", "gearbox", "skid_buffer", "stream_concat", "stream_fork"),
-            *("stream_reorder", "stream_slice"),
-        ),
-    ),
+TOGETHER = {
+    "fixed_norm": "norm",
+    "fixed_softmax": "softmax",
+    "row_buffer": "softmax",
+    **dict.fromkeys(("fixed_linear", "fixed_dot_product"), "linear"),
+    **dict.fromkeys(("rom_source", "rom_bank_source"), "linear"),
+    **dict.fromkeys(("fixed_to_mxint", "mxint_to_fixed"), "blocks"),
+    **dict.fromkeys(("fixed_matmul", "tile_buffer", "stream_route"), "matmul"),
+    **dict.fromkeys(("fixed_pool", "fixed_divide", "fixed_hard_activation"), "pool"),
+    **dict.fromkeys(("sliding_window", "whole_window", "fixed_conv"), "window"),
+    **dict.fromkeys(("fixed_arithmetic", "stream_join"), "arithmetic"),
+    **dict.fromkeys(("fixed_cast", "stream_cast", "fixed_batch_norm", "fixed_relu"), "casts"),
+    **dict.fromkeys(("fixed_leaky_relu",), "casts"),
+    **dict.fromkeys(("fixed_lut", "fixed_piecewise", "fixed_embedding"), "tables"),
+    **dict.fromkeys(("fixed_shift_add", "fixed_table_sum"), "constants"),
+    **dict.fromkeys(("fifo", "gearbox", "skid_buffer", "stream_concat", "stream_fork"), "movers"),
+    **dict.fromkeys(("stream_reorder", "stream_slice"), "movers"),
 }
+"""Builds by component folder; a folder that is not here is a build of its own."""
+ELSEWHERE = {"stream_route", "serial_in", "serial_out"}
+"""Modules whose faults no component shows: `test_sharing` has them, or no design contains them."""
+EXTRA = {"norm": long_rows, "linear": switched}
+"""Further components of a build."""
 
 
+def groups() -> dict[str, Group]:
+    """Return the builds: each has the modules with faults and the components of its folders."""
+    modules: dict[str, list[str]] = {}
+    components: dict[str, list[str]] = {}
+    for folder in component_folders().values():
+        name = TOGETHER.get(folder.name, folder.name)
+        if folder.name not in ELSEWHERE and faults(folder.name):
+            modules.setdefault(name, []).append(folder.name)
+    for name, cls in COMPONENTS.items():
+        if cls.__module__.startswith("chop."):
+            folder = TOGETHER.get(cls.module, cls.module)
+            components.setdefault(folder, []).append(name)
+    return {
+        name: Group(
+            tuple(modules.get(name, ())),
+            tuple(components[name]),
+            (EXTRA[name](),) if name in EXTRA else (),
+        )
+        for name in components
+    }
+
+
+GROUPS = groups()
 CAMPAIGN = 45
 """Faults of a group that are tried in all: as many of each module as its share in the group."""
 
@@ -169,3 +168,25 @@ def group_faults(group: Group, count: int) -> list[Fault]:
     total = sum(len(faults(module)) for module in group.modules)
     parts = {m: max(2, round(count * len(faults(m)) / total)) for m in group.modules}
     return [fault for module, part in parts.items() for fault in sample(module, part)]
+
+
+def unnoticed_mutants(
+    mutants: Sequence[Mutant], cases: Sequence[Component], directory: Path
+) -> list[str]:
+    """Return the mutants that the test of `cases` does not notice; raise if one has no place."""
+    design = bench_design(cases)
+    numbers = with_mutants(emit(design, directory), mutants)
+    assert sorted(numbers) == sorted(mutant.what for mutant in mutants), "a mutant has no place"
+    simulator = Simulator(design, directory, is_quick=True)
+    check = ComponentCheck(design, enough_tensors(design))
+    check.run(simulator)
+
+    def is_noticed(number: int) -> bool:
+        choose_mutant(directory, number)
+        try:
+            check.run(simulator)
+        except HardwareError:
+            return True
+        return False
+
+    return [what for what, number in numbers.items() if not is_noticed(number)]

@@ -5,9 +5,9 @@ components are tested: then each of them is turned on, and the same test must fa
 """
 
 import pytest
-from equivalent_mutants import EQUIVALENT
+from mutants import EQUIVALENT
 from mutation_engine import faults
-from mutation_run import CAMPAIGN, GROUPS, Bench, campaign, group_faults
+from mutation_run import CAMPAIGN, ELSEWHERE, GROUPS, Bench, campaign, group_faults
 
 from chop.hw.design.component import COMPONENTS, rtl_sources
 from chop.hw.sim.component_check import bench_design
@@ -17,9 +17,6 @@ from chop.hw.sim.simulate import lint
 NAMES = sorted(name for name, cls in COMPONENTS.items() if cls.__module__.startswith("chop."))
 SAMPLE = 12
 """Faults of a group that every run of the tests turns on; the slow tests try all of `CAMPAIGN`."""
-ELSEWHERE = {"stream_route", "serial_in", "serial_out"}
-"""Modules that no component of its own shows: faults in them are in `test_sharing`, or they are no
-part of a design."""
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,9 +3,19 @@
 import shutil
 
 import pytest
-from mutants import MUTANTS, choose, module_names, with_mutants, zoo
+from mutants import (
+    MUTANTS,
+    OTHER_MODULES,
+    choose,
+    module_names,
+    mutants_of,
+    with_mutants,
+    zoo,
+)
+from mutation_run import unnoticed_mutants
 
 from chop.errors import HardwareError
+from chop.hw.design.component import COMPONENTS
 from chop.hw.sim.emit import emit
 from chop.hw.sim.exercise import check_memories, exercise, profiles
 from chop.hw.sim.simulate import Simulator, random_inputs
@@ -24,7 +34,7 @@ def design():
 def sound(design, tmp_path_factory):
     """The simulator of the design with every mutant in it and none turned on."""
     directory = emit(design, tmp_path_factory.mktemp("sound"))
-    numbers = with_mutants(directory)
+    numbers = with_mutants(directory, MUTANTS)
     return Simulator(design, directory), numbers
 
 
@@ -71,6 +81,16 @@ def test_nothing_is_noticed_without_a_mutant(sound, design):
 def test_mutant_is_noticed(name, sound, design, copied):
     choose(copied.directory, sound[1][name])
     assert is_noticed(copied, design)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("module", [m for m in OTHER_MODULES if mutants_of(m)] or [None])
+def test_mutants_of_modules_in_no_design_are_noticed_by_the_cases(module, tmp_path):
+    if module is None:
+        pytest.skip("all modules with mutants are in a design: a new folder is tried here")
+    kinds = [cls for cls in COMPONENTS.values() if cls.module == module]
+    cases = [case for cls in kinds for case in cls.cases()]
+    assert unnoticed_mutants(mutants_of(module), cases, tmp_path) == []
 
 
 @pytest.mark.sim

@@ -1,6 +1,6 @@
 """A component from outside the package, as CONTRIBUTING.md writes it, goes all the way to RTL."""
 
-import importlib.util
+import importlib
 import re
 import sys
 from dataclasses import replace
@@ -8,14 +8,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from mutation_run import unnoticed_mutants
 from torch import nn
 
 from chop.actions import build_hardware, simulate
 from chop.errors import HardwareError, RegistryError
+from chop.hw.area.area_model import AREA_MODELS, inventory_of
 from chop.hw.design.component import COMPONENTS, register
-from chop.hw.lower import Parallelism, lower
+from chop.hw.design.folders import OWN_FOLDERS, component_folders, load_facet
+from chop.hw.design.mutants import mutant_files, read_mutants
+from chop.hw.flow.predict import predict
+from chop.hw.lower import LOWERINGS, Parallelism, lower
 from chop.hw.lower import registry as lowerings
-from chop.hw.sim.component_check import check_components
+from chop.hw.proofs import prove
+from chop.hw.proofs.catalogue import all_proofs, proof_faults
+from chop.hw.sim.component_check import bench_design, check_components
 from chop.hw.sim.emit import used_components
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
@@ -29,23 +36,34 @@ from chop.passes import (
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 
+FILES = {
+    "python": ("__init__.py", "area.py"),
+    "systemverilog": ("fixed_neg.sv",),
+    "verilog": ("laws.svh",),
+    "toml": ("proof.toml", "mutants.toml"),
+}
+"""Files of the recipe's folder, in the order of its code blocks."""
+
+
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    """The recipe's two files, written to a folder and imported, once for the process. Other tests
-    see the library alone."""
+    """The recipe's folder, written and imported, once for the process. Other tests see the library
+    alone."""
     if "fixed_neg" not in sys.modules:
-        folder = tmp_path_factory.mktemp("own")
+        folder = tmp_path_factory.mktemp("own") / "fixed_neg"
+        folder.mkdir()
         recipe = PAGE.read_text().partition("## Add an RTL component")[2].partition("\n## ")[0]
-        for language, suffix in (("python", "py"), ("systemverilog", "sv")):
-            (text,) = re.findall(rf"```{language}\n(.*?)```", recipe, flags=re.DOTALL)
-            (folder / f"fixed_neg.{suffix}").write_text(text)
-        spec = importlib.util.spec_from_file_location("fixed_neg", folder / "fixed_neg.py")
-        sys.modules["fixed_neg"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules["fixed_neg"])
+        for language, names in FILES.items():
+            texts = re.findall(rf"```{language}\n(.*?)```", recipe, flags=re.DOTALL)
+            for name, text in zip(names, texts, strict=True):
+                (folder / name).write_text(text)
+        sys.path.append(str(folder.parent))
+        importlib.import_module("fixed_neg")
     if "fixed_neg" not in COMPONENTS:
         register(sys.modules["fixed_neg"].Neg)
     yield sys.modules["fixed_neg"]
     COMPONENTS.forget("fixed_neg")
+    OWN_FOLDERS.pop("fixed_neg")
 
 
 BYTE = {
@@ -69,6 +87,45 @@ def graph_of(own, custom_ops):
 def test_importing_its_file_is_all_that_it_needs(own):
     assert COMPONENTS["fixed_neg"] is own.Neg
     assert used_components("fixed_neg #(") == ["fixed_cast", "fixed_neg", "skid_buffer"]
+    assert "fixed_neg" in LOWERINGS
+    assert Path(own.__file__).parent in component_folders().values()
+    assert {proof.module for proof in all_proofs()} >= {"fixed_neg"}
+    assert "fixed_neg" in proof_faults()
+    assert "fixed_neg" in mutant_files()
+
+
+def test_its_area_is_counted_by_its_model(own):
+    component = own.Neg.cases()[0]
+    inventory = inventory_of(component, "ecp5")
+    assert own.Neg in AREA_MODELS
+    assert inventory.amounts["carry"] >= component.source.lanes * 10  # 9 bits, two LUTs a cell
+    assert "unknown" not in inventory.amounts
+    row = predict(bench_design([component])).stages[0]
+    assert (row.kind, row.lut > 0, row.dsp) == ("fixed_neg", True, 0)
+
+
+@pytest.mark.sim("pyosys")
+def test_its_laws_are_proved_and_its_fault_is_refuted(own):
+    proofs = [proof for proof in all_proofs() if proof.module == "fixed_neg"]
+    assert len(proofs) == 2
+    assert all(verdict.is_proved for proof in proofs for verdict in prove(proof))
+    faulty = proofs[0].with_fault(proof_faults()["fixed_neg"])
+    assert not all(verdict.is_proved for verdict in prove(faulty))
+
+
+@pytest.mark.sim
+def test_its_mutants_are_noticed(own, tmp_path):
+    mutants = read_mutants(mutant_files()["fixed_neg"], "fixed_neg")
+    assert len(mutants) == 2
+    assert unnoticed_mutants(mutants, own.Neg.cases(), tmp_path) == []
+
+
+@pytest.mark.parametrize(("facet", "least"), [("area", 25), ("proof", 3)])
+def test_every_folder_of_the_library_that_has_a_facet_is_loaded(facet, least):
+    files = [folder / f"{facet}.py" for folder in component_folders().values()]
+    loaded = [Path(module.__file__) for module in load_facet(facet)]
+    assert loaded == [file for file in files if file.is_file()]
+    assert len(loaded) >= least
 
 
 @pytest.mark.sim

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from chop.errors import HardwareError
+from chop.hw.area.area_model import unmodelled
+from chop.hw.area.casts import MappedCast as Cast
+from chop.hw.area.inventory import FABRICS
 from chop.hw.arith.golden import Fixed
 from chop.hw.design.component import COMPONENTS
 from chop.hw.design.stream import Stream
 from chop.hw.flow.predict import predict
 from chop.hw.flow.predict.bands import bands, design_kind
-from chop.hw.flow.predict.casts import Cast
-from chop.hw.flow.predict.count import UNMODELLED
-from chop.hw.flow.predict.inventory import FABRICS
 from chop.hw.flow.predict.model import coefficients, predict_stage
 from chop.hw.flow.route.parts import get_part
 from chop.hw.library.components import Fifo, Linear, Relu
@@ -79,7 +79,7 @@ def test_every_component_of_the_library_is_in_the_grid(models):
     assert not sys.modules["area_instances"].unlisted()
 
 
-@pytest.mark.parametrize("cls", UNMODELLED)
+@pytest.mark.parametrize("cls", unmodelled())
 def test_what_was_never_measured_is_refused_by_name(cls):
     component = cls.cases()[0]
     with pytest.raises(HardwareError, match=f"no model of '{component.kind}'"):

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chop.hw.flow.predict.inventory import block_shape, is_block_rom, varied_columns
-from chop.hw.flow.predict.streams import choices
-from chop.hw.flow.predict.tables import mapped_luts
+from chop.hw.area.inventory import block_shape, is_block_rom, varied_columns
+from chop.hw.area.lut_cover import mapped_luts
+from chop.hw.streams.stream_reorder.area import choices
 
 BENCH = Path(__file__).parents[2] / "bench"
 CONTROL = 3

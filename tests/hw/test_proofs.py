@@ -9,48 +9,9 @@ from chop.cli.main import main
 from chop.errors import HardwareError
 from chop.hw.proofs import LAWS, PROOFS, Edit, Proof, Trace, prove
 from chop.hw.proofs.aiger import Aig
+from chop.hw.proofs.catalogue import proof_faults
 
-FAULTS = {
-    "skid_buffer": ("ready_q ? data_in_0 : held_q;", "data_in_0;"),
-    "fifo": ("= count_q != COUNT_WIDTH'(DEPTH)", "= 1'b1"),
-    "stream_fork": ("data_in_0_ready = &branch_ready", "data_in_0_ready = |branch_ready"),
-    "stream_join": ("{data_in_1, data_in_0}", "{data_in_0, data_in_1}"),
-    "gearbox": ("CAPACITY - IN_UNITS);", "CAPACITY - IN_UNITS + 1);"),
-    "stream_slice": ("beat_q < BEAT_WIDTH'(FIRST", "beat_q <= BEAT_WIDTH'(FIRST"),
-    "fixed_cast": ("floored[0] && !is_tie", "floored[0]"),
-    "stream_cast": ("data_out_0_valid = data_in_0_valid", "data_out_0_valid = data_out_0_ready"),
-    "fixed_relu": ("is_negative ?", "1'b0 ?"),
-    "fixed_arithmetic": (
-        "localparam int SUM_WIDTH =\n      (A_SIGNED + A_SHIFT > B_SIGNED + B_SHIFT ?",
-        "localparam int SUM_WIDTH = -1 +\n      (A_SIGNED + A_SHIFT > B_SIGNED + B_SHIFT ?",
-    ),
-    "fixed_leaky_relu": ("x <<< NEGATIVE_SLOPE_FRAC", "x <<< (NEGATIVE_SLOPE_FRAC - 1)"),
-    "fixed_hard_activation": ("raised < 0 ? '0", "raised < 0 ? raised"),
-    "fixed_divide": ("has_remainder || has_lost_q[LATENCY-1]", "1'b0"),
-    "fixed_lut": ("read_valid_q <= data_in_0_valid;", "read_valid_q <= 1'b1;"),
-    "fixed_embedding": ("WIDTH'(ROWS - 1)", "WIDTH'(0)"),
-    "fixed_piecewise": ("slope * along", "slope << along"),
-    "fixed_dot_product": ("product_q <= x * w;", "product_q <= x * $unsigned(w);"),
-    "fixed_shift_add": ("assign sum = high - b;", "assign sum = high + b;"),
-    "fixed_table_sum": ("so_far[WIDTH-1:LOW] + term", "so_far[WIDTH-1:LOW] - term"),
-    "fixed_linear": ("if (free && !load)", "if (free)"),
-    "stream_concat": ("? DATA_IN_1_BEATS : DATA_IN_0_BEATS", "? DATA_IN_0_BEATS : DATA_IN_1_BEATS"),
-    "stream_route": ("assign data_in_0_ready = &room;", "assign data_in_0_ready = |room;"),
-    "rom_source": ("ADDRESS_WIDTH'(DEPTH - 1)", "ADDRESS_WIDTH'(DEPTH)"),
-    "stream_reorder": (
-        "assign data_in_0_ready = full_q != 2'd2;",
-        "assign data_in_0_ready = 1'b1;",
-    ),
-    "row_buffer": ("if (ends) scalar_write_q <= !scalar_write_q;", ""),
-    "tile_buffer": ("if (emptied) read_half_q <= !read_half_q;", ""),
-    "sliding_window": ("read_pad_q ? PAD : read_q", "read_q"),
-    "fixed_matmul": ("(DATA_IN_1_IS_SIGNED)", "(!DATA_IN_1_IS_SIGNED)"),
-    "fixed_batch_norm": ("bias_q <<< BIAS_SHIFT", "bias_q"),
-    "fixed_pool": ("is_first || is_larger ? code : old", "is_larger ? code : old"),
-    "mxint_to_fixed": ("mantissa <<< exponent", "mantissa << 1"),
-    "fixed_to_mxint": ("if (ends) bits_q[bits_write_q] <= seen;", "bits_q[bits_write_q] <= seen;"),
-}
-"""One fault for each module: a text and what it becomes."""
+FAULTS = proof_faults()
 LOST = Edit("skid_buffer", "assign data_in_0_ready  = ready_q;", "assign data_in_0_ready = 1'b1;")
 STUCK = Edit(
     "skid_buffer",
@@ -98,7 +59,7 @@ def first_broken(proof: Proof) -> tuple[str, Trace] | None:
 @pytest.mark.sim("pyosys")
 @pytest.mark.parametrize("module", [slow(m, FIRST[m].is_slow) for m in sorted(FAULTS)])
 def test_a_fault_is_refuted(module):
-    found = first_broken(FIRST[module].with_fault(Edit(module, *FAULTS[module])))
+    found = first_broken(FIRST[module].with_fault(FAULTS[module]))
     assert found is not None
     law, trace = found
     assert trace.cycles[-1]["broken"] >> LAWS.index(law) & 1

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from mutants import Mutant, choose, no_reset, with_mutants, zeroed
+from mutants import SHARED_MODULES, Mutant, choose, mutants_of, with_mutants
 from test_row_layers import LAYER, ROW, quantised
 from torch import nn
 
@@ -180,26 +180,14 @@ def test_the_model_in_python_says_the_same(lowered):
         assert list(found.outputs[0]) == [int(t) for t in known.outputs["data_out_0"]]
 
 
-def bank(name, old, new, at=""):
-    return Mutant(name, "rom_bank_source", old, new, at)
-
-
-FAULTS = [
-    bank("the next layer's constants come too late", "REPEAT_WIDTH'(REPEATS - 1)",
-         "REPEAT_WIDTH'(REPEATS)"),
-    bank("a bank is read once", "is_last_word && !is_last_repeat ? base_q : next", "next"),
-    bank("banks begin where the first does", "base_q <= next;", "base_q <= '0;"),
-    bank("the last bank does not end", "address_q == ADDRESS_WIDTH'(WORDS - 1)", "1'b0"),
-    *no_reset("rom_bank_source", zeroed("address_q", "        "), zeroed("base_q", "           "),
-              zeroed("word_q", "           "), zeroed("repeat_q", "         ")),
-    Mutant("a tensor leaves a pass early", "stream_route", "32'(beat_q) >= FIRST_BEATS",
-           "32'(beat_q) >= FIRST_BEATS / 2"),
-    Mutant("a beat goes both ways", "stream_route", "push && is_second == (k == 1)", "push"),
-    Mutant("one way alone must have room", "stream_route", "&room", "room[0]"),
-    *no_reset("stream_route", ("beat_q", "if (rst) beat_q <= '0;", "")),
-    Mutant("what comes back is not waited for", "stream_concat", "data_in_1_valid", "1'b1",
-           "is_one ? data_in_1_valid"),
-]  # fmt: skip
+LOOP = Mutant(
+    "what comes back is not waited for",
+    "stream_concat",
+    "data_in_1_valid",
+    "1'b1",
+    "is_one ? data_in_1_valid",
+)
+FAULTS = [*mutants_of(*SHARED_MODULES), LOOP]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from chop.hw.arith.shift_add import build, signed_digits
 from chop.hw.design.stream import Stream
 from chop.hw.library.components import Linear, ShiftAdd
 from chop.hw.library.fixed_linear import Weights, sample_weights
-from chop.hw.library.fixed_shift_add import Timing
+from chop.hw.library.fixed_shift_add import NetworkTiming
 from chop.hw.lower import Parallelism, lower
 from chop.hw.lower.verify import verify
 from chop.hw.sim.component_check import check_components
@@ -97,10 +97,10 @@ def test_what_rows_have_in_common_is_added_once():
 @pytest.mark.parametrize("step", [1, 2, 5])
 def test_operands_are_never_late(step):
     network = build(np.random.default_rng(1).integers(-128, 128, (6, 6)))
-    timing = Timing(network, step)
+    timing = NetworkTiming(network, step)
     for k, node in enumerate(network.nodes, network.inputs):
         for operand in (node.left, node.right):
-            assert 0 <= timing.before(k) - timing.at(operand) <= timing.kept()[operand]
+            assert 0 <= timing.before(k) - timing.at(operand) <= timing.delays()[operand]
 
 
 def test_a_design_mixes_both_ways_and_is_the_model():

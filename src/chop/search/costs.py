@@ -132,8 +132,6 @@ def latency(graph: MaseGraph) -> float:
     return records[0].median
 
 
-
-
 def _design(graph: MaseGraph, name: str) -> Design:
     try:
         lowered = attached_design(graph) if has_design(graph) else lower(graph, DesignSpec())

@@ -30,16 +30,17 @@ class ProveConfig(OutputOptions):
 
 def run(config: ProveConfig, session: Session) -> dict[str, Any]:
     """Prove the laws; write a trace for each that fails. The exit code is 0 if all hold."""
-    from chop.hw.proofs import PROOFS, prove_all
+    from chop.hw.proofs import prove_all
+    from chop.hw.proofs.catalogue import all_proofs
     from chop.hw.proofs.engine import find_abc
 
-    components = sorted({proof.module for proof in PROOFS})
+    components = sorted({proof.module for proof in all_proofs()})
     if config.component is not None and config.component not in components:
         raise ConfigError(
             f"component: nothing is proved of '{config.component}'. "
             f"{suggest(config.component, components)}"
         )
-    proofs = [proof for proof in PROOFS if config.component in (None, proof.module)]
+    proofs = [proof for proof in all_proofs() if config.component in (None, proof.module)]
     find_abc()
     session.start_work()
     with session.console.progress(f"prove {len(proofs)} components"):

@@ -1,11 +1,11 @@
 """One op of the hardware, one class: its formats, integers, instance, memories, cycles and cost.
 
-To add a component, make a folder with `<module>.sv` and a file next to it. The file has a class
-with the methods below under `@register`, the function that makes it from a node
-(`chop.hw.lower.lowers`) and the op by its definition (`chop.hw.reference.exact_ops.exact_op`). In
-the library the folder is in `library/` and its name is in the list of `library/__init__.py`;
-outside, importing the file is enough. One test runs the `cases` of every component and compares
-them with the RTL.
+To add a component, make a folder with `<module>.sv` and an `__init__.py` beside it: a class with
+the methods below under `@register`, the function that makes it from a node
+(`chop.hw.lower.lowers`) and the op by its definition (`chop.hw.reference.exact_ops.exact_op`). The
+other files of a folder are listed in `chop.hw.design.folders`. A folder in `library/` is found by
+its place; another one is known once it is imported. One test runs the `cases` of every component
+and compares them with the RTL.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from chop.errors import RegistryError
 from chop.hw.arith.golden import ROUNDINGS, Fixed, Ints, Span
+from chop.hw.design.folders import HARDWARE, OWN_FOLDERS
+from chop.hw.design.folders import ROOMS as ROOMS
+from chop.hw.design.folders import rtl_sources as rtl_sources
 from chop.hw.design.samples import row_ends
 from chop.hw.design.stream import Stream
 from chop.hw.design.twin import Queue, Twin
@@ -29,15 +31,6 @@ Parameter = int | bool | str | tuple[int, ...]
 """Value of a module's parameter; several numbers are words of 64 bits, the first lowest."""
 LARGEST_IN_LOGIC = 2048
 """Bits of a constant memory above which it becomes block RAM, whose words come late in a cycle."""
-_HARDWARE = Path(__file__).resolve().parents[1]
-ROOMS = (_HARDWARE / "streams", _HARDWARE / "library")
-"""Folders of the library's components, a folder each."""
-
-
-@cache
-def rtl_sources() -> Mapping[str, Path]:
-    """Return the SystemVerilog file of every module of the library, by the module's name."""
-    return {path.stem: path for room in ROOMS for path in sorted(room.glob("*/*.sv"))}
 
 
 @dataclass(frozen=True)
@@ -181,17 +174,21 @@ C = TypeVar("C", bound=Component)
 def register(cls: type[C]) -> type[C]:
     """Register a component by its name, by default that of its module.
 
-    Its RTL is `<module>.sv` beside the file of the class, or the library's.
+    Its RTL is `<module>.sv` beside the file of the class, or the library's. If the class is in the
+    `__init__.py` of a folder outside the package, the folder becomes a component folder.
     """
     cls.name = cls.__dict__.get("name") or cls.module
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    folder = Path(file).resolve().parent if file else _HARDWARE
-    if not folder.is_relative_to(_HARDWARE) and (folder / f"{cls.module}.sv").is_file():
+    module = sys.modules.get(cls.__module__)
+    file = getattr(module, "__file__", None)
+    folder = Path(file).resolve().parent if file else HARDWARE
+    if not folder.is_relative_to(HARDWARE) and (folder / f"{cls.module}.sv").is_file():
         if cls.module in rtl_sources():
             raise RegistryError(
                 f"{folder}: '{cls.module}' is a module of the library. Give yours another name."
             )
         OWN_SOURCES[cls.module] = folder
+        if hasattr(module, "__path__"):
+            OWN_FOLDERS[cls.__module__] = folder
     COMPONENTS.register(cls.name, cls)
     return cls
 

@@ -21,18 +21,18 @@ from chop.ir.meta import mase_meta
 
 @lowers("fixed_mean")
 def lower_mean(low: Lowerer, node: fx.Node) -> Value:
-    """A pooling over what is averaged, as the rows of an image of one column."""
+    """Lower to a pooling over the rows of an image of one column."""
     value = low.operand(node)
     dims = len(value.shape) + 1
-    given = low.setting(node, "dim", None)
-    axes = range(dims) if given is None else [int(d) % dims for d in np.atleast_1d(given)]
+    dim = low.setting(node, "dim", None)
+    axes = range(dims) if dim is None else [int(d) % dims for d in np.atleast_1d(dim)]
     if 0 in axes or not axes:
-        raise low.refuse(node, f"a mean over dim = {given}", "Allowed: dimensions behind the batch")
+        raise low.refuse(node, f"a mean over dim = {dim}", "Allowed: dimensions behind the batch")
     over = sorted(a - 1 for a in axes)
-    kept = [k for k in range(dims - 1) if k not in over]
+    others = [k for k in range(dims - 1) if k not in over]
     count = math.prod(value.shape[k] for k in over)
-    rest = math.prod(value.shape[k] for k in kept)
-    places = row_major(value.shape).reshape(value.shape).transpose(*over, *kept).reshape(-1)
+    rest = math.prod(value.shape[k] for k in others)
+    places = row_major(value.shape).reshape(value.shape).transpose(*over, *others).reshape(-1)
     value = low.arrange(node, value, places, (count, rest))
     stream = low.stream(value)
     source = Stream((count, 1, rest), math.gcd(stream.lanes, rest), stream.format)
@@ -48,12 +48,12 @@ def lower_mean(low: Lowerer, node: fx.Node) -> Value:
 
 @exact_op("mean", "input dim keepdim dtype")
 def exact_mean(a: Arguments) -> Exact:
-    """The sum over `dim` over the number of its elements."""
+    """Return the sum over `dim`, divided by the number of its elements."""
     x: Exact = a["input"]
-    given: Any = a.get("dim")
-    if given is None or given == []:
-        raise refuse_setting("dim", given, "dimensions by number")
-    axes = tuple(int(d) % len(x.shape) for d in np.atleast_1d(given))
+    dim: Any = a.get("dim")
+    if dim is None or dim == []:
+        raise refuse_setting("dim", dim, "dimensions by number")
+    axes = tuple(int(d) % len(x.shape) for d in np.atleast_1d(dim))
     count = math.prod(x.shape[k] for k in axes)
     wide = fitted(x.codes, reach(x.codes) * count)
     total = x.take(np.asarray(wide.sum(axis=axes, keepdims=bool(a.get("keepdim", False)))))

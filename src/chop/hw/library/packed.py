@@ -1,4 +1,4 @@
-"""Arrays in which two outputs share a multiplier: for parts whose multipliers are wide enough.
+"""Arrays in which two outputs share a multiplier, for parts with wide multipliers.
 
 x * (b * 2**n + a) is x * b * 2**n + x * a. With n the bits of a product, the low n bits are x * a,
 and what is above them is x * b, less one where x * a is negative.
@@ -18,11 +18,11 @@ from chop.hw.library.fixed_linear import PRODUCTS, Linear, Weights
 from chop.hw.lower import Lowerer
 
 WIDEST = {"xc7": (25, 18), "ecp5": (18, 18)}
-"""The operands of a multiplier of each family, bits, two's complement."""
+"""Widest signed operands of a multiplier of each family, bits."""
 
 
 def pair_width(data: Fixed, weight: Fixed) -> int:
-    """Bits of two weights side by side, for products with `data`.
+    """Return the bits of two weights side by side, for products with `data`.
 
     >>> pair_width(Fixed(8, 4), Fixed(8, 4)), pair_width(Fixed(5, 4), Fixed(5, 4))
     (25, 16)
@@ -31,7 +31,7 @@ def pair_width(data: Fixed, weight: Fixed) -> int:
 
 
 def families(data: Fixed, weight: Fixed) -> list[str]:
-    """Where one multiplier forms two such products."""
+    """Return the families whose multipliers form two such products."""
     bits = pair_width(data, weight)
     return [name for name, (a, b) in WIDEST.items() if bits <= a and data.signed_width <= b]
 
@@ -39,7 +39,7 @@ def families(data: Fixed, weight: Fixed) -> list[str]:
 @register
 @dataclass(frozen=True, eq=False)
 class PackedLinear(Linear):
-    """A folded product that has one multiplier for two output lanes."""
+    """Folded product with one multiplier for two output lanes."""
 
     name = "fixed_linear_packed"
 
@@ -75,7 +75,7 @@ class PackedLinear(Linear):
 def _make_packed(
     low: Lowerer, name: str, source: Stream, weights: Weights, number: Fixed
 ) -> Component:
-    """A folded array, two outputs to a multiplier."""
+    """Return a folded array with two outputs per multiplier."""
     outputs, inputs = weights.weight.shape
     in_lanes, out_lanes = low.parallelism.of(name, inputs, outputs)
     return PackedLinear(replace(source, lanes=in_lanes), weights, number, out_lanes)

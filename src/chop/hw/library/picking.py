@@ -20,28 +20,28 @@ from chop.hw.streams.stream_slice import Slice
 from chop.ir.meta import mase_meta
 
 BATCH = 1021
-"""Tensors of the batch that places are picked from: more than a model takes by number."""
+"""Tensors of the batch that places are picked from: more than any index in a model, and prime."""
 
 
 @lowers("wire_pick", is_wiring=True, reads_size=True)
 def lower_pick(low: Lowerer, node: fx.Node) -> Value | None:
-    """The elements that the op itself takes of a tensor of places.
+    """Lower to the elements that the op itself takes from a tensor of places.
 
     None for an index into sizes, for parts that another node takes one of, and for constants.
     """
     if not gives_tensor(node):
         return None
-    found = _picked(low, node)
-    if found is None or isinstance(found[1], tuple):
+    pick = _picked(low, node)
+    if pick is None or isinstance(pick[1], tuple):
         return None
-    value, picked = found
-    given = _taken(low, node, value, picked)
-    wanted = formats.result_format(node)
-    return given if wanted is None else low.cast(f"{node.name}_cast", given, wanted)
+    value, picked = pick
+    result = _taken(low, node, value, picked)
+    number = formats.result_format(node)
+    return result if number is None else low.cast(f"{node.name}_cast", result, number)
 
 
 def _picked(low: Lowerer, node: fx.Node) -> tuple[Value, Any] | None:
-    """The value that `node` takes of, and the places it takes: a tensor, or a tuple of some."""
+    """Return the value that `node` reads, and the places it takes: a tensor or a tuple of some."""
     source = node.args[0]
     assert isinstance(source, fx.Node), f"{node.name} takes of a tensor"
     if source in low.values:
@@ -68,13 +68,13 @@ def _shape(node: fx.Node) -> tuple[int, ...]:
 
 
 def _taken(low: Lowerer, node: fx.Node, value: Value, picked: Tensor) -> Value:
-    """The stream of the places `picked`: the same, a part of it, or one gathered anew."""
+    """Return the stream of the places `picked`: the same, a part of it, or a gathered one."""
     shape = tuple(picked.shape[1:])
     flat: Ints = picked[:1].reshape(-1).numpy()
     if len(flat) == 0 or len(picked) != BATCH:
-        told = "no element" if len(flat) == 0 and len(picked) == BATCH else "a part of the batch"
+        what = "no element" if len(flat) == 0 and len(picked) == BATCH else "a part of the batch"
         allowed = "Allowed: some elements of each tensor, the whole batch (x[:, …])"
-        raise low.refuse(node, told, allowed)
+        raise low.refuse(node, what, allowed)
     if len(np.unique(flat)) < len(flat):
         place = np.empty_like(value.order)
         place[value.order] = np.arange(len(place))
@@ -82,23 +82,23 @@ def _taken(low: Lowerer, node: fx.Node, value: Value, picked: Tensor) -> Value:
     becomes = np.full(len(value.order), -1)
     becomes[flat] = np.arange(len(flat))
     order = becomes[value.order]  # by place in the stream: the element of the result, or none
-    kept = np.flatnonzero(order >= 0)
-    if len(kept) == len(order):
+    stays = np.flatnonzero(order >= 0)
+    if len(stays) == len(order):
         return Value(value.wire, shape, order)
-    wire = _part(low, node, value, kept, shape)
-    return Value(wire, shape, order[kept])
+    wire = _part(low, node, value, stays, shape)
+    return Value(wire, shape, order[stays])
 
 
-def _part(low: Lowerer, node: fx.Node, value: Value, kept: Ints, shape: Shape) -> Wire:
-    """Places of a stream in their order: a run of each row, or gathered."""
-    stream, first = low.stream(value), int(kept[0])
-    runs = 1 + int(np.count_nonzero(np.diff(kept) > 1))
-    size, period = len(kept) // runs, stream.elements // runs
+def _part(low: Lowerer, node: fx.Node, value: Value, places: Ints, shape: Shape) -> Wire:
+    """Return places of a stream in their order: a slice of each row, or gathered."""
+    stream, first = low.stream(value), int(places[0])
+    runs = 1 + int(np.count_nonzero(np.diff(places) > 1))
+    size, period = len(places) // runs, stream.elements // runs
     rows = np.arange(runs)[:, None] * period + first + np.arange(size)
-    is_even = runs * size == len(kept) and runs * period == stream.elements
-    if not is_even or not np.array_equal(rows.reshape(-1), kept):
-        return low.gather(node, value, kept, shape)
+    is_even = runs * size == len(places) and runs * period == stream.elements
+    if not is_even or not np.array_equal(rows.reshape(-1), places):
+        return low.gather(node, value, places, shape)
     lanes = math.gcd(stream.lanes, first, size, period)
-    out = shape if shape[-1] % lanes == 0 else (len(kept),)
+    out = shape if shape[-1] % lanes == 0 else (len(places),)
     source = Stream((runs, period), lanes, stream.format)
     return low.builder.add(low.builder.fresh(node.name), Slice(source, first, out), value.wire)

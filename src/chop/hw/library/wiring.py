@@ -17,20 +17,20 @@ from chop.ir.ops import OPS
 
 
 def _given(low: Lowerer, node: fx.Node, value: Value) -> Value:
-    """The result of wiring, in the format that is said of it by hand."""
-    wanted = formats.result_format(node)
-    return value if wanted is None else low.cast(f"{node.name}_cast", value, wanted)
+    """Return the result of wiring, in the format that the config states for it."""
+    number = formats.result_format(node)
+    return value if number is None else low.cast(f"{node.name}_cast", value, number)
 
 
 @lowers("wire", is_wiring=True)
 def lower_wire(low: Lowerer, node: fx.Node) -> Value:
-    """Dropout at inference, identity: the same stream."""
+    """Lower to the same stream: dropout at inference, identity."""
     return _given(low, node, low.operand(node))
 
 
 @lowers("wire_view", is_wiring=True)
 def lower_view(low: Lowerer, node: fx.Node) -> Value:
-    """Flatten and its like: the same stream under another shape."""
+    """Lower to the same stream with another shape: flatten, view."""
     value = low.operand(node)
     shape = tuple(mase_meta(node).common["results"]["data_out_0"]["shape"])[1:]
     if math.prod(shape) != len(value.order):
@@ -39,21 +39,21 @@ def lower_view(low: Lowerer, node: fx.Node) -> Value:
 
 
 FACTS = ("shape", "ndim", "dtype", "device")
-"""Attributes of a tensor that are no numbers of it."""
+"""Attributes of a tensor that are not its numbers."""
 
 
 @lowers("wire_size", reads_size=True)
 def lower_size(low: Lowerer, node: fx.Node) -> None:
-    """Sizes are known: their nodes leave no trace in hardware."""
+    """Lower to nothing: sizes are constants."""
     if low.op(node) is OPS["getattr"] and node.args[1] not in FACTS:
         raise low.refuse(node, f"the attribute '{node.args[1]}'", f"Allowed: {', '.join(FACTS)}")
 
 
 @lowers("wire_permute", is_wiring=True)
 def lower_permute(low: Lowerer, node: fx.Node) -> Value | None:
-    """Transposition: nothing moves until an op wants another order.
+    """Lower to the same stream; nothing moves until an op needs another order.
 
-    Where the batch is moved, who takes a part that has it first again says what is wanted.
+    A permutation of the batch is left to readers that pick a part with the batch first again.
     """
     value = low.operand(node)
     axes = _axes(low, node, len(value.shape) + 1)

@@ -1,9 +1,9 @@
-"""Proofs of RTL for all inputs and all times: Yosys makes the question, ABC answers it.
+"""Proofs of RTL for all inputs and all times: Yosys makes the AIG, ABC proves it.
 
-A harness beside this file drives a module of the library with free inputs and says in each cycle
-which law is broken. Property-directed reachability (IC3) looks for a state in which one is; where
-there is none it finds an invariant, which holds at the start, is kept by every step and excludes
-all such states, and checks it. Both tools come with the package `pyosys`.
+A harness drives a module with free inputs and outputs the broken laws of each cycle.
+Property-directed reachability (IC3) searches for a state in which a law is broken. If there is
+none, it finds an invariant that holds at the start, is inductive and excludes all such states, and
+checks it. Both tools come with the package `pyosys`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from chop import toolchain
 from chop.errors import HardwareError, MissingDependencyError
-from chop.hw.design.component import rtl_sources
+from chop.hw.design.claims import LAWS, Proof
+from chop.hw.design.component import OWN_SOURCES, rtl_sources
 from chop.hw.proofs.aiger import Aig
+from chop.hw.proofs.harness_maker import SHARED, harness_text
 from chop.hw.proofs.trace import Trace
 
-HARNESS = Path(__file__).parent / "harness"
-LAWS = ("order", "stable", "progress")
-"""The bits of `broken`."""
 SEEN = (
     "data_in_0_ready",
     "data_in_1_ready",
@@ -38,7 +37,7 @@ SEEN = (
     "data_out_0_valid",
     "due",
 )
-"""Signals of a harness that a trace shows beside its ports and registers, where they are there."""
+"""Signals that a trace shows besides ports and registers, if the harness has them."""
 _SCRIPT = (
     "prep -flatten",
     "memory_map",
@@ -49,7 +48,7 @@ _SCRIPT = (
     "opt -fast",
     "techmap",
     "opt -fast",
-    "setundef -undriven -anyseq",  # what is not defined may be anything
+    "setundef -undriven -anyseq",  # undefined signals are free
     "aigmap",
     "opt_clean",
     "write_aiger -I -zinit -no-startoffset -map question.aim question.aig",
@@ -64,66 +63,27 @@ for command in json.loads(sys.argv[1]):
 
 
 @dataclass(frozen=True)
-class Edit:
-    """Another text at one place of a module: a variant that only large sizes have, or a fault."""
-
-    module: str
-    old: str
-    new: str
-
-    def apply(self, text: str) -> str:
-        """The edited text; an error where the place is not there."""
-        if text.count(self.old) != 1:
-            raise HardwareError(
-                f"{self.module}: {self.old!r} is there {text.count(self.old)} times, expected once."
-            )
-        return text.replace(self.old, self.new)
-
-
-@dataclass(frozen=True)
-class Proof:
-    """A module of the library with sizes chosen, and the laws to prove of it."""
-
-    module: str
-    parameters: Mapping[str, int | str] = field(default_factory=dict)
-    laws: tuple[str, ...] = LAWS
-    files: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Memories, by their name."""
-    edits: tuple[Edit, ...] = ()
-    is_slow: bool = False
-
-    def __str__(self) -> str:
-        shown = [f"{k}={v}" for k, v in self.parameters.items() if len(str(v)) < 8]
-        return " ".join([self.module, *shown])
-
-    def with_fault(self, fault: Edit) -> Proof:
-        """The same question about a module that has a fault."""
-        return replace(self, edits=(*self.edits, fault))
-
-
-@dataclass(frozen=True)
 class Verdict:
-    """The answer for one law; `trace` shows how it is broken."""
+    """Result of the proof of one law; `trace` is a counterexample."""
 
     proof: Proof
     law: str
     is_proved: bool
     depth: int
-    """Frames after which the invariant closed, or cycles of the counterexample."""
+    """Frames until the invariant closed, or cycles of the counterexample."""
     clauses: int
     seconds: float
     trace: Trace | None = None
 
     def row(self) -> tuple[str, ...]:
-        """A line of the table."""
+        """Return a row of the table."""
         method = f"IC3, {self.clauses} clauses" if self.is_proved else "IC3"
-        told = "proved" if self.is_proved else "REFUTED"
-        depth, seconds = str(self.depth), f"{self.seconds:.2f}"
-        return str(self.proof), self.law, method, depth, seconds, told
+        verdict = "proved" if self.is_proved else "REFUTED"
+        return str(self.proof), self.law, method, str(self.depth), f"{self.seconds:.2f}", verdict
 
 
 def prove(proof: Proof, limit: int = 120) -> list[Verdict]:
-    """The verdict on each law of `proof`; an error where the tools fail or take `limit` seconds."""
+    """Return the verdict on each law; raise an error if a tool fails or takes `limit` seconds."""
     abc = find_abc()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -133,46 +93,51 @@ def prove(proof: Proof, limit: int = 120) -> list[Verdict]:
 
 
 def prove_all(proofs: Sequence[Proof], workers: int = 2, limit: int = 120) -> Iterator[Verdict]:
-    """The verdicts on all of `proofs` in their order, as they come; some at a time."""
+    """Yield the verdicts on `proofs` in their order; `workers` run at a time."""
     with ThreadPoolExecutor(workers) as pool:
         for verdicts in pool.map(lambda proof: prove(proof, limit), proofs):
             yield from verdicts
 
 
 def find_abc() -> Path:
-    """The program ABC: that of the package `pyosys`, else one on the PATH."""
+    """Return the path of ABC: that of the package `pyosys`, or one on the PATH."""
     toolchain.require_package("pyosys")
     spec = importlib.util.find_spec("pyosys")
     folder = Path(spec.origin).parent if spec is not None and spec.origin else Path()
     if (folder / "yosys-abc").is_file():
         return folder / "yosys-abc"
-    if found := shutil.which("yosys-abc"):
-        return Path(found)
+    if program := shutil.which("yosys-abc"):
+        return Path(program)
     raise MissingDependencyError(
         f"'yosys-abc' is not beside {folder}. Install it: {toolchain.INSTALL['pyosys']}."
     )
 
 
 def _pose(proof: Proof, folder: Path) -> None:
-    """Write the question as an and-inverter graph."""
-    sources = dict(rtl_sources())
+    """Write the harness, the edited modules and the memories, and from them an AIG."""
+    own = {name: path / f"{name}.sv" for name, path in OWN_SOURCES.items()}
+    sources = {**rtl_sources(), **own}
     for edit in proof.edits:
         changed = folder / f"{edit.module}.sv"
         changed.write_text(edit.apply(sources[edit.module].read_text()))
         sources[edit.module] = changed
     for name, words in proof.files.items():
         (folder / name).write_text("".join(f"{word:x}\n" for word in words))
-    harness = [str(path) for path in sorted(HARNESS.glob("*.sv"))]
-    given = " ".join(f"-G {name}={value}" for name, value in proof.parameters.items())
-    files = " ".join([*harness, *map(str, sources.values())])
-    read = f"read_slang --top prove_{proof.module} {given} {files}"
-    seen = " ".join(f"w:{name}" for name in SEEN)
-    commands = [read, _SCRIPT[0], f"expose {seen}", *_SCRIPT[1:]]
+    shared = [path for path in sorted(SHARED.glob("*.sv")) if not path.name.startswith("prove_")]
+    harness, sizes = SHARED / f"prove_{proof.module}.sv", proof.parameters
+    if proof.text is not None:
+        harness, sizes = folder / "harness.sv", {}
+        harness.write_text(harness_text(proof, sources[proof.module].read_text()))
+    values = " ".join(f"-G {name}={value}" for name, value in sizes.items())
+    files = " ".join(str(path) for path in (harness, *shared, *sources.values()))
+    read = f"read_slang --top prove_{proof.module} {values} {files}"
+    shown = " ".join(f"w:{name}" for name in SEEN)
+    commands = [read, _SCRIPT[0], f"expose {shown}", *_SCRIPT[1:]]
     child = [sys.executable, "-c", _CHILD, json.dumps(commands)]
     done = subprocess.run(child, cwd=folder, capture_output=True, text=True)
     if done.returncode or not (folder / "question.aig").exists():
-        told = (done.stdout + done.stderr).strip()
-        raise HardwareError(f"{proof}: yosys failed ({done.returncode}): {told[-2000:]}")
+        message = (done.stdout + done.stderr).strip()
+        raise HardwareError(f"{proof}: yosys failed ({done.returncode}): {message[-2000:]}")
 
 
 def _answer(proof: Proof, law: str, aig: Aig, folder: Path, abc: Path, limit: int) -> Verdict:
@@ -195,10 +160,10 @@ def _answer(proof: Proof, law: str, aig: Aig, folder: Path, abc: Path, limit: in
         return Verdict(proof, law, False, len(trace.cycles), 0, seconds, trace)
     if Aig.read(reduced.read_bytes()).outputs == (0,):  # both sides are the same gates
         return Verdict(proof, law, True, 0, 0, seconds)
-    found = re.search(r"Invariant F\[(\d+)\] : (\d+) clauses", done.stdout)
-    is_checked = found is None or "Verification of invariant" in done.stdout
+    invariant = re.search(r"Invariant F\[(\d+)\] : (\d+) clauses", done.stdout)
+    is_checked = invariant is None or "Verification of invariant" in done.stdout
     if "Property proved" not in done.stdout or not is_checked:
-        told = (done.stdout + done.stderr).strip()[-500:]
-        raise HardwareError(f"{proof}: {law} is neither proved nor refuted: {told}")
-    depth, clauses = (int(found[1]), int(found[2])) if found else (0, 0)
+        message = (done.stdout + done.stderr).strip()[-500:]
+        raise HardwareError(f"{proof}: {law} is neither proved nor refuted: {message}")
+    depth, clauses = (int(invariant[1]), int(invariant[2])) if invariant else (0, 0)
     return Verdict(proof, law, True, depth, clauses, seconds)

@@ -1,4 +1,4 @@
-"""A counterexample as signals over cycles: a table to read, a VCD for a wave viewer."""
+"""Counterexamples: signals over cycles, as a table and as a VCD file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Trace:
 
     @classmethod
     def of(cls, aig: Aig, names: str, witness: str) -> Trace:
-        """What the inputs of `witness` do in `aig`; `names` is the map that Yosys wrote with it."""
+        """Return the signals of `aig` under the inputs of `witness`; `names`: the map of Yosys."""
         frames = [[int(bit == "1") for bit in line] for line in _frames(witness)]
         bits = _bits(names)
         cycles = []
@@ -33,14 +33,14 @@ class Trace:
         return cls(widths, tuple(cycles))
 
     def table(self) -> str:
-        """One row per cycle; registers of the harness and the module follow the ports."""
+        """Return a row per cycle; registers of the harness and the module follow the ports."""
         names = sorted(self.widths, key=lambda name: ("." in name, name.startswith("u_")))
         shown = [name for name in names if "." not in name]
         rows = [[str(k), *(str(c[name]) for name in shown)] for k, c in enumerate(self.cycles)]
         return _aligned([["cycle", *shown], *rows])
 
     def vcd(self) -> str:
-        """The trace in the format of wave viewers, 10 ns per cycle."""
+        """Return the trace as a VCD file, 10 ns per cycle."""
         codes = {name: f"s{k}" for k, name in enumerate(self.widths)}
         head = ["$timescale 1ns $end", "$scope module proof $end"]
         for name, code in codes.items():
@@ -53,17 +53,18 @@ class Trace:
 
 
 def _frames(witness: str) -> list[str]:
-    """The lines of a witness that are inputs: the first is the state to begin with."""
+    """Return the input lines of a witness; the first line is the initial state."""
     return [line for line in witness.split("\n")[1:] if line and set(line) <= set("01x")]
 
 
 def _bits(names: str) -> list[tuple[str, int, int, str]]:
-    found = []
-    for line in names.splitlines():
-        kind, *rest = line.split(maxsplit=3)
-        if kind in ("input", "latch", "output") and rest[2] not in HIDDEN:
-            found.append((kind, int(rest[0]), int(rest[1]), rest[2]))
-    return found
+    """Return (kind, index, bit, name) of each signal bit that is not hidden."""
+    lines = (line.split(maxsplit=3) for line in names.splitlines())
+    return [
+        (kind, int(rest[0]), int(rest[1]), rest[2])
+        for kind, *rest in lines
+        if kind in ("input", "latch", "output") and rest[2] not in HIDDEN
+    ]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

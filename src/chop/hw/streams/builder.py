@@ -37,78 +37,76 @@ class Builder:
         self._sent: dict[str, Ints] = {}
 
     def input(self, name: str, stream: Stream, sent: Ints | None = None) -> Wire:
-        """An input port; `sent` are the codes of one that carries weights."""
+        """Add an input port; `sent`: the codes of a port that carries weights."""
         self._inputs[self._fresh(name)] = stream
         if sent is not None:
             self._sent[name] = sent
         return Wire(name)
 
     def output(self, name: str, wire: Wire) -> None:
-        """An output port."""
+        """Add an output port."""
         self._outputs[name] = wire
 
     def add(self, name: str, component: Component, *sources: Wire) -> Wire:
-        """A stage; streams of another format or parallelism are brought to what it takes."""
+        """Add a stage, with casts and gearboxes before it where a stream does not fit."""
         fitted = [
-            self._fit(name, k, wire, wanted)
-            for k, (wire, wanted) in enumerate(zip(sources, component.inputs, strict=True))
+            self._fit(name, k, wire, target)
+            for k, (wire, target) in enumerate(zip(sources, component.inputs, strict=True))
         ]
         self._stages.append(Stage(self._fresh(name), component, tuple(fitted)))
         return Wire(name)
 
     def stream(self, wire: Wire) -> Stream:
-        """What flows on `wire`."""
-        return self._design().stream(wire)
+        """Return the stream on `wire`."""
+        return self.plain().stream(wire)
 
     def build(self) -> Design:
-        """The design, with a fork where a stream has several users."""
+        """Return the design, with a fork where a stream has several users."""
         return with_forks(self.plain())
 
     def plain(self) -> Design:
-        """The stages as they are, without forks."""
-        return self._design()
-
-    def _design(self) -> Design:
+        """Return the design without forks."""
         return Design(self.name, self._inputs, tuple(self._stages), self._outputs, self._sent)
 
     def fresh(self, name: str) -> str:
-        """`name`, with a number where it is taken."""
-        taken = {*self._inputs, *(s.name for s in self._stages)}
+        """Return `name`, with a number if it is in use."""
+        names = {*self._inputs, *(s.name for s in self._stages)}
         numbered = (f"{name}_{k}" for k in itertools.count(2))
-        return name if name not in taken else next(n for n in numbered if n not in taken)
+        return name if name not in names else next(n for n in numbered if n not in names)
 
     def _fresh(self, name: str) -> str:
         if name in self._inputs or any(s.name == name for s in self._stages):
             raise HardwareError(f"design '{self.name}': the name '{name}' is taken.")
         return name
 
-    def _fit(self, user: str, operand: int, wire: Wire, wanted: Stream) -> Wire:
-        given = self.stream(wire)
-        if given.elements != wanted.elements:
+    def _fit(self, user: str, operand: int, wire: Wire, target: Stream) -> Wire:
+        source = self.stream(wire)
+        elements = source.elements
+        if elements != target.elements:
             raise HardwareError(
-                f"stage '{user}' takes {wanted.shape}, '{wire.stage}' gives {given.shape}."
+                f"stage '{user}' takes {target.shape}, '{wire.stage}' gives {source.shape}."
             )
         for kind, differs, make in (
-            ("cast", not wanted.format.holds(given.format), lambda s: Cast(s, wanted.format)),
-            ("gearbox", given.lanes != wanted.lanes, lambda s: Gearbox(s, wanted.lanes)),
+            ("cast", not target.format.holds(source.format), lambda s: Cast(s, target.format)),
+            ("gearbox", source.lanes != target.lanes, lambda s: Gearbox(s, target.lanes)),
         ):
             if differs:
                 name = self._fresh(f"{user}_{kind}_{operand}")
-                lanes = self.stream(wire).lanes
-                shape = (given.elements,) if wanted.shape[-1] % lanes else wanted.shape
-                source = replace(self.stream(wire), shape=shape)
-                self._stages.append(Stage(name, make(source), (wire,)))
+                before = self.stream(wire)
+                shape = (elements,) if target.shape[-1] % before.lanes else target.shape
+                self._stages.append(Stage(name, make(replace(before, shape=shape)), (wire,)))
                 wire = Wire(name)
         return wire
 
 
 def with_forks(design: Design) -> Design:
-    """`design`, checked, with a fork after each stream that has several users, in their order."""
+    """Return `design`, checked, with a fork after each stream that has several users."""
     users: dict[Wire, int] = {}
-    for wire in _uses(design):
+    of_stages = (wire for stage in design.stages for wire in stage.sources)
+    for wire in (*of_stages, *design.outputs.values()):
         users[wire] = users.get(wire, 0) + 1
     shared = [wire for wire, count in users.items() if count > 1]
-    taken = dict.fromkeys(shared, 0)
+    branches = dict.fromkeys(shared, 0)
     forks = {
         wire: Stage(f"{wire.stage}_fork", Fork(design.stream(wire), users[wire]), (wire,))
         for wire in shared
@@ -117,8 +115,8 @@ def with_forks(design: Design) -> Design:
     def branch(wire: Wire) -> Wire:
         if wire not in forks:
             return wire
-        taken[wire] += 1
-        return Wire(forks[wire].name, taken[wire] - 1)
+        branches[wire] += 1
+        return Wire(forks[wire].name, branches[wire] - 1)
 
     stages = [forks[Wire(name)] for name in design.inputs if Wire(name) in forks]
     for stage in design.stages:
@@ -129,8 +127,3 @@ def with_forks(design: Design) -> Design:
     forked = replace(design, stages=tuple(stages), outputs=outputs)
     forked.check()
     return forked
-
-
-def _uses(design: Design) -> list[Wire]:
-    of_stages = [wire for stage in design.stages for wire in stage.sources]
-    return of_stages + list(design.outputs.values())

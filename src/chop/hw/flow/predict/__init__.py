@@ -1,6 +1,6 @@
-"""What a design will take of a part before any tool has run: LUTs, flip-flops, DSPs, RAMs, MHz.
+"""Predictions of LUTs, flip-flops, DSPs, block RAMs and MHz of a design, before any tool runs.
 
-Everything here is predicted. `chop.hw.flow.synth` measures cells, `chop.hw.flow.route` the clock.
+`chop.hw.flow.synth` measures cells, `chop.hw.flow.route` the clock.
 """
 
 from chop.hw.flow.predict.model import Prediction as Prediction

@@ -1,4 +1,4 @@
-"""The errors of predictions, by kind of design: measured on routed designs, fitted to none.
+"""Errors of predictions, by kind of design: measured on routed designs, fitted to none.
 
 `bands.json` is written by bench/prediction_bands.py: by family and kind of design, the lowest and
 the highest error of LUTs, flip-flops and clock, and the number of designs.
@@ -18,7 +18,7 @@ KINDS = {
     "convolutional": ("conv", "window"),
     "products": ("linear", "shift_add"),
 }
-"""Kinds of designs, the first that fits: words in the names of their components."""
+"""Words in the names of components, by kind of design; the first kind that fits counts."""
 OTHER = "other"
 QUANTITIES = ("lut", "ff", "mhz")
 
@@ -35,22 +35,22 @@ def design_kind(components: Sequence[str]) -> str:
 
 @functools.cache
 def bands() -> dict[str, Any]:
-    """Return the measured errors: by family, kind of design and quantity."""
-    found: dict[str, Any] = json.loads(BANDS.read_text())
-    return found
+    """Return the measured errors by family, kind of design and quantity."""
+    errors: dict[str, Any] = json.loads(BANDS.read_text())
+    return errors
 
 
 def error_band(family: str, kind: str) -> dict[str, str]:
-    """Return the error of each quantity in words, and under `of` what they were measured on.
+    """Return the error of each quantity as text, and under `of` the designs it was measured on.
 
-    "[-3 … +12 %]" says: routed designs had from 3 % less to 12 % more than was predicted.
+    "[-3 … +12 %]": routed designs had from 3 % less to 12 % more than predicted.
     """
-    found = bands().get(family, {}).get(kind)
-    if found is None:
+    band = bands().get(family, {}).get(kind)
+    if band is None:
         return {**dict.fromkeys(QUANTITIES, ""), "of": "; errors of such designs are not measured"}
-    told = {name: f" [{_range(*ends)} %]" for name, ends in found["errors"].items()}
-    of = f"; in brackets: routed against predicted, {found['designs']} designs, {kind}"
-    return {**dict.fromkeys(QUANTITIES, ""), **told, "of": of}
+    texts = {name: f" [{_range(*ends)} %]" for name, ends in band["errors"].items()}
+    of = f"; in brackets: routed against predicted, {band['designs']} designs, {kind}"
+    return {**dict.fromkeys(QUANTITIES, ""), **texts, "of": of}
 
 
 def _range(low: float, high: float) -> str:

@@ -1,4 +1,4 @@
-"""The prediction of a design: its stages' and what lies between them."""
+"""Prediction of a design: the sum of its stages, times one factor fitted on whole designs."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from pathlib import Path
 from typing import Any
 
 from chop.errors import HardwareError
+from chop.hw.area.area_model import inventory_of
+from chop.hw.area.inventory import PACKED
 from chop.hw.design.component import Component
 from chop.hw.design.design import Design
 from chop.hw.flow.predict.bands import QUANTITIES, design_kind, error_band
-from chop.hw.flow.predict.count import inventory_of
-from chop.hw.flow.predict.inventory import PACKED
 from chop.hw.flow.route.parts import PARTS, get_part
 from chop.registry import suggest
 
 KINDS = ("lut", "ff", "dsp", "bram")
 COEFFICIENTS = Path(__file__).parent / "coefficients.json"
-"""Written by bench/area_models.py."""
+"""Coefficients of the fits, written by bench/area_models.py."""
 ANY = "*"
-"""Stands for the kinds that have no coefficients of their own."""
+"""Key of the coefficients that all kinds of components share."""
+FASTEST = 250.0
+"""Highest clock that is predicted, MHz."""
 
 
 @dataclass(frozen=True)
 class StagePrediction:
-    """What one stage is predicted to take, and the clock that it alone would reach."""
+    """Predicted cells of one stage, and the clock that it would reach alone."""
 
     name: str
     kind: str
@@ -42,9 +44,9 @@ class StagePrediction:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Cells and clock of a design on a device family, predicted.
+    """Predicted cells and clock of a design on a device family.
 
-    `lut` and `ff` are what synthesis counts; see `ff_placed` for what routing leaves.
+    `lut` and `ff` are the cells after synthesis; `ff_placed` are the flip-flops after routing.
     """
 
     family: str
@@ -57,7 +59,7 @@ class Prediction:
     ff_packed: int = 0
     """Flip-flops among `ff` that routing moves into the multipliers."""
     kind: str = ""
-    """Kind of design, which `band` has errors of."""
+    """Kind of design in `bands.json`."""
 
     def __str__(self) -> str:
         error = error_band(self.family, self.kind)
@@ -69,29 +71,29 @@ class Prediction:
 
     @property
     def errors(self) -> str:
-        """Errors of such designs in words: "LUT [+18 … +28 %], FF … routed against predicted"."""
+        """Errors of designs of this kind: "LUT [+18 … +28 %], FF … routed against predicted"."""
         error = error_band(self.family, self.kind)
         listed = ", ".join(f"{n.upper()}{error[n]}" for n in QUANTITIES if error[n])
         return f"{listed}{error['of']}".removeprefix("; ")
 
     @property
     def ff_placed(self) -> int:
-        """Flip-flops of a routed design: without those inside multipliers."""
+        """Flip-flops of the routed design, without those inside multipliers."""
         return self.ff - self.ff_packed
 
     def takes(self) -> dict[str, int]:
-        """Return resources by kind, as `Part.has` has what there is."""
+        """Return the resources by kind, with the keys of `Part.has`."""
         return {"lut": self.lut, "ff": self.ff_placed, "dsp": self.dsp, "bram": self.bram}
 
     def fits(self, has: Mapping[str, int]) -> bool:
-        """Whether a part that has so much is large enough."""
+        """Return True if a part with the resources `has` is large enough."""
         return all(count <= has[kind] for kind, count in self.takes().items() if kind in has)
 
 
 def predict(design: Design, family: str = "ecp5") -> Prediction:
-    """What `design` will take on a device family, or on the family of a part.
+    """Predict the cells and the clock of `design` on a device family, or on that of a part.
 
-    LUTs are those of logic, carry chains and LUT memories together. The clock is that of ECP5.
+    LUTs include carry chains and LUT RAM. The clock is that of ECP5.
 
     >>> from chop.hw.library.components import Relu
     >>> from chop.hw.streams.builder import Builder
@@ -103,14 +105,12 @@ def predict(design: Design, family: str = "ecp5") -> Prediction:
     >>> str(predict(builder.build(), "ecp5-25k")).split(":")[0]
     'predicted'
     """
-    known = family_of(family)
-    return whole_of(
-        known, [predict_stage(stage.name, stage.component, known) for stage in design.stages]
-    )
+    name = family_of(family)
+    return whole_of(name, [predict_stage(s.name, s.component, name) for s in design.stages])
 
 
 def whole_of(family: str, rows: Sequence[StagePrediction]) -> Prediction:
-    """What a design of these stages will take."""
+    """Return the prediction of a design of these stages."""
     whole = coefficients()[family]["whole"]
     totals = {
         kind: round(whole.get(kind, 1.0) * sum(getattr(row, kind) for row in rows))
@@ -123,33 +123,29 @@ def whole_of(family: str, rows: Sequence[StagePrediction]) -> Prediction:
     return Prediction(family, **totals, mhz=mhz, stages=tuple(rows), ff_packed=packed, kind=kind)
 
 
-FASTEST = 250.0
-"""MHz of nothing."""
-
-
 def family_of(name: str) -> str:
-    """The device family called `name`, or that of the part called so."""
-    known = [*coefficients()]
-    if name in known:
+    """Return the device family `name`, or that of the part `name`."""
+    families = [*coefficients()]
+    if name in families:
         return name
     family = get_part(name).family.name if name in PARTS else name
-    if family not in known:
+    if family not in families:
         raise HardwareError(
-            f"predict: no models of '{name}'. {suggest(name, [*known, *PARTS])} Families with "
-            f"models: {', '.join(known)}."
+            f"predict: no models of '{name}'. {suggest(name, [*families, *PARTS])} Families with "
+            f"models: {', '.join(families)}."
         )
     return family
 
 
 @functools.cache
 def coefficients() -> dict[str, Any]:
-    """Of all models: by family, what is predicted, and the component's kind."""
-    found: dict[str, Any] = json.loads(COEFFICIENTS.read_text())
-    return found
+    """Return all coefficients by family, quantity and kind of component."""
+    by_family: dict[str, Any] = json.loads(COEFFICIENTS.read_text())
+    return by_family
 
 
 def predict_stage(name: str, component: Component, family: str) -> StagePrediction:
-    """One component alone."""
+    """Predict one component alone."""
     inventory = inventory_of(component, family)
     models, amounts = coefficients()[family], inventory.amounts
     nanoseconds = weigh(models["ns"], component.kind, inventory.longest)
@@ -168,7 +164,7 @@ def predict_stage(name: str, component: Component, family: str) -> StagePredicti
 def weigh(
     model: Mapping[str, Mapping[str, float]], kind: str, amounts: Mapping[str, float]
 ) -> float:
-    """Amounts, each times the coefficient that it has for a kind of component."""
+    """Return the sum of `amounts`, each times its coefficient for a kind of component."""
     weights, common = model.get(kind, {}), model[ANY]
     return sum(
         weights.get(name, common.get(name, 0.0)) * amount for name, amount in amounts.items()

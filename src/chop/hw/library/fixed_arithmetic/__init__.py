@@ -1,4 +1,4 @@
-"""Two streams, element by element: sum, difference and product."""
+"""Sums, differences and products of two streams, element by element."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from chop.hw.reference.exact_ops import Arguments, exact_op, refuse_setting
 
 
 class JoinTwin(Queue):
-    """Two operands taken together, into a skid buffer at last."""
+    """Cycle model: both operands are taken together; a skid buffer is last."""
 
     name = "Join"
     inputs = 2
@@ -61,7 +61,7 @@ class Binary(Component):
     clock_mhz: float = field(default=DEFAULT_MHZ, kw_only=True)
     module = "fixed_arithmetic"
     operation: ClassVar[int]
-    """At this number of the module's parameter OPERATION."""
+    """Value of the module's parameter OPERATION."""
 
     def __post_init__(self) -> None:
         if (self.left.shape, self.left.lanes) != (self.right.shape, self.right.lanes):
@@ -89,14 +89,14 @@ class Binary(Component):
 
     @abstractmethod
     def exact(self, a: Any, b: Any) -> Any:
-        """The result before the cast."""
+        """Return the result before the cast."""
 
     @abstractmethod
     def span(self, left: Fixed, right: Fixed) -> Span:
-        """The codes of exact results for operands of these formats."""
+        """Return the range of exact results for operands of these formats."""
 
     def has_operand_register(self, *, is_late: bool = False) -> bool:
-        """Whether operands are registered: those of a product, and those that come late."""
+        """Return True if operands are registered: those of a product, and those that come late."""
         is_late = is_late or self.operation == 2
         return operand_registers(self.clock_mhz, is_late=is_late) > 1
 
@@ -133,7 +133,7 @@ class Add(Binary):
         return (a << shifts[0]) + self.sign * ((b * self.alpha) << shifts[1])
 
     def _shifts(self, left: Fixed, right: Fixed) -> tuple[int, int]:
-        """What brings both operands to the finer of their steps."""
+        """Return the shifts that bring both operands to the finer of their steps."""
         fracs = (left.frac_width, right.frac_width + self.alpha_frac)
         return max(fracs) - fracs[0], max(fracs) - fracs[1]
 
@@ -202,7 +202,7 @@ class Mul(Binary):
 @register
 @dataclass(frozen=True, eq=False)
 class WithConstant(Component):
-    """A sum, difference or product whose right operand is constant: position codes, a factor."""
+    """Sum, difference or product with a constant right operand: position codes, a factor."""
 
     binary: Binary
     constant: Ints
@@ -225,7 +225,7 @@ class WithConstant(Component):
 
     @property
     def has_operand_register(self) -> bool:
-        """Whether both operands are registered: constants may lie in block RAM."""
+        """True if both operands are registered: constants may be in block RAM."""
         bits = self.constant.size * self.binary.right.format.width
         return self.binary.has_operand_register(is_late=bits > LARGEST_IN_LOGIC)
 
@@ -269,25 +269,25 @@ class WithConstant(Component):
 
 @lowers("fixed_add")
 def lower_add(low: Lowerer, node: fx.Node) -> Value:
-    """data_in_0 + alpha * data_in_1."""
+    """Lower to data_in_0 + alpha * data_in_1."""
     return _sum(low, node, 1)
 
 
 @lowers("fixed_sub")
 def lower_sub(low: Lowerer, node: fx.Node) -> Value:
-    """data_in_0 - alpha * data_in_1."""
+    """Lower to data_in_0 - alpha * data_in_1."""
     return _sum(low, node, -1)
 
 
 @lowers("fixed_div")
 def lower_div(low: Lowerer, node: fx.Node) -> Value:
-    """data_in_0 over a power of two: a product with its reciprocal."""
+    """Lower a quotient over a power of two to a product with its reciprocal."""
     scalar = scalar_operand(low, node)
     number = 0.0 if scalar is None or scalar[1] else scalar[0]
     if number <= 0 or math.frexp(number)[0] != 0.5 or low.setting(node, "rounding_mode", None):
-        told = f"a quotient over {number!r}" if number else "a quotient"
+        what = f"a quotient over {number!r}" if number else "a quotient"
         raise low.refuse(
-            node, told, "Allowed: over a power of two; mul by the reciprocal elsewhere"
+            node, what, "Allowed: over a power of two; mul by the reciprocal elsewhere"
         )
     steps = math.frexp(number)[1] - 1
     reciprocal = Constant(np.asarray(1 / number), Fixed(2 + max(-steps, 0), max(steps, 0)))
@@ -296,18 +296,18 @@ def lower_div(low: Lowerer, node: fx.Node) -> Value:
 
 @lowers("fixed_mul")
 def lower_mul(low: Lowerer, node: fx.Node) -> Value:
-    """data_in_0 * data_in_1."""
+    """Lower to data_in_0 * data_in_1."""
     return _binary(low, node, Mul, lambda number, is_first: Line(number))
 
 
 def _sum(low: Lowerer, node: fx.Node, sign: int) -> Value:
-    """data_in_0 + sign * alpha * data_in_1."""
+    """Lower to data_in_0 + sign * alpha * data_in_1."""
     if getattr(node.target, "__name__", node.target) == "rsub":
         raise low.refuse(node, "operands in the order of rsub", "Allowed: sub")
-    given = low.setting(node, "alpha", 1)
-    exact = Fraction(given)
+    factor = low.setting(node, "alpha", 1)
+    exact = Fraction(factor)
     if abs(exact.numerator).bit_length() > MAX_WIDTH:
-        raise low.refuse(node, f"alpha = {given}", f"Allowed: numbers of {MAX_WIDTH} bits")
+        raise low.refuse(node, f"alpha = {factor}", f"Allowed: numbers of {MAX_WIDTH} bits")
     kind = Sub if sign * exact < 0 else Add
     alpha, frac = abs(exact.numerator), exact.denominator.bit_length() - 1
 
@@ -322,7 +322,7 @@ def _sum(low: Lowerer, node: fx.Node, sign: int) -> Value:
 
 
 def _masked(low: Lowerer, node: fx.Node, mask: AddedMask, make: Make) -> Value:
-    """Return the numbers with what a mask adds to those that it keeps; softmax reads the mask."""
+    """Return the numbers plus the mask's finite term; softmax reads the mask itself."""
     check_mask_readers(low, node)
     if mask.numbers.any():
         constant = tensor_constant(low, node, mask.numbers, mask.place)
@@ -332,7 +332,7 @@ def _masked(low: Lowerer, node: fx.Node, mask: AddedMask, make: Make) -> Value:
 
 Make = Callable[[Stream, Stream, Fixed], Binary]
 MakeLine = Callable[[Fraction, bool], Line]
-"""What an op with a number is: of the number, and whether it is the first operand."""
+"""Slope and offset of an op with a number, by the number and whether it is first."""
 
 
 def _binary(low: Lowerer, node: fx.Node, make: Make, line: MakeLine) -> Value:
@@ -357,7 +357,7 @@ def _binary(low: Lowerer, node: fx.Node, make: Make, line: MakeLine) -> Value:
 
 
 def _alike(low: Lowerer, node: fx.Node, left: Value, right: Value) -> tuple[Value, Value]:
-    """Both operands in the shape of the result: the smaller one is repeated."""
+    """Return both operands in the shape of the result; the smaller one is repeated."""
     try:
         shape = np.broadcast_shapes(left.shape, right.shape)
     except ValueError:
@@ -380,8 +380,8 @@ def _repeated(low: Lowerer, node: fx.Node, value: Value, shape: tuple[int, ...])
 
 def _constant(low: Lowerer, node: fx.Node) -> tuple[Constant, int] | None:
     """Return the constant tensor among the operands, and its place."""
-    found = [constant_operand(low, node, k) for k in range(len(low.operands(node)))]
-    return next(((each, k) for k, each in enumerate(found) if each is not None), None)
+    constants = [constant_operand(low, node, k) for k in range(len(low.operands(node)))]
+    return next(((each, k) for k, each in enumerate(constants) if each is not None), None)
 
 
 def _with_scalar(
@@ -406,15 +406,15 @@ def _with_constant(
     is_plain = (getattr(binary, "alpha", 1), getattr(binary, "alpha_frac", 0)) == (1, 0)
     if number == 0 and (isinstance(binary, Sub) or not is_plain):
         raise low.refuse(node, "a constant on the left", "Allowed: on the right")
-    given = constant.encoded(constant.format).reshape(constant.shape)
-    if given.size > 1:
-        if np.broadcast_shapes(given.shape, value.shape) != value.shape:
+    codes = constant.encoded(constant.format).reshape(constant.shape)
+    if codes.size > 1:
+        if np.broadcast_shapes(codes.shape, value.shape) != value.shape:
             raise low.refuse(
-                node, f"shapes {value.shape} and {given.shape}", "Allowed: constants that broadcast"
+                node, f"shapes {value.shape} and {codes.shape}", "Allowed: constants that broadcast"
             )
-        given = np.broadcast_to(given, value.shape).reshape(-1)[value.order]
+        codes = np.broadcast_to(codes, value.shape).reshape(-1)[value.order]
     number_format = low.result_format(node, binary.span(a.format, b.format))
-    component = WithConstant(make(a, b, number_format), given.reshape(-1))
+    component = WithConstant(make(a, b, number_format), codes.reshape(-1))
     return replace(value, wire=low.add(node, component, value))
 
 
@@ -423,21 +423,21 @@ def _with_constant(
 
 @exact_op("add", "input other alpha")
 def exact_add(a: Arguments) -> Exact:
-    """input + alpha * other."""
+    """Return input + alpha * other."""
     x: Exact = a["input"]
     return x + _scaled(a)
 
 
 @exact_op("sub", "input other alpha")
 def exact_sub(a: Arguments) -> Exact:
-    """input - alpha * other."""
+    """Return input - alpha * other."""
     x: Exact = a["input"]
     return x - _scaled(a)
 
 
 @exact_op("mul", "input other")
 def exact_mul(a: Arguments) -> Exact:
-    """input * other."""
+    """Return input * other."""
     x: Exact = a["input"]
     y: Exact = a["other"]
     return x * y
@@ -445,7 +445,7 @@ def exact_mul(a: Arguments) -> Exact:
 
 @exact_op("div", "input other rounding_mode")
 def exact_div(a: Arguments) -> Exact:
-    """input / other, a positive number."""
+    """Return input / other, where other is a positive number."""
     x: Exact = a["input"]
     other: Exact = a["other"]
     number = other.fraction(0)

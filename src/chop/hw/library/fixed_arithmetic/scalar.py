@@ -1,4 +1,4 @@
-"""A tensor and a plain number: one product and one sum for each element.
+"""Ops of a tensor and a plain number: one product and one sum for each element.
 
 A plain number has no format: PyTorch computes with it exactly, and so does hardware. A number that
 no short constant holds (0.3 is a binary fraction of 54 bits) is replaced by one that gives the same
@@ -38,15 +38,15 @@ def _constants(
     exact = [_exact(part) for part in (line.slope, line.offset)]
     is_short = all(form.width <= MAX_WIDTH for _, form in exact)
     result = low.result_format(node, _span(data, exact) if is_short else None, _told(number))
-    found = fit_lines((line,), data, result)
-    if found is None:
+    fit = fit_lines((line,), data, result)
+    if fit is None:
         shortest = exact
     else:
         shortest = [
             (code, Span(min(code, 0), max(code, 0), frac).format)
             for code, frac in (
-                (found.slopes[0], found.frac_width),
-                (found.offsets[0], found.offset_frac),
+                (fit.slopes[0], fit.frac_width),
+                (fit.offsets[0], fit.offset_frac),
             )
         ]
     if any(form.width > MAX_WIDTH for _, form in shortest):

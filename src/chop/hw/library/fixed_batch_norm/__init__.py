@@ -26,13 +26,13 @@ from chop.hw.reference.exact_ops import Arguments, along, exact_op, refuse_setti
 from chop.ir.ops import node_module
 
 ROOT_BITS = 200
-"""Fractional bits of 1 / sqrt(variance): far below any rounding that could notice."""
+"""Fractional bits of 1 / sqrt(variance): far more than any rounding can show."""
 
 
 @register
 @dataclass(frozen=True, eq=False)
 class BatchNorm(Unary):
-    """weight * x + bias with one pair of codes per channel (the last dimension)."""
+    """Batch normalisation: weight * x + bias, with a pair of codes per channel (last dimension)."""
 
     weight: Ints
     bias: Ints
@@ -86,7 +86,7 @@ class BatchNorm(Unary):
 
 @lowers("fixed_batch_norm")
 def lower_batch_norm(low: Lowerer, node: fx.Node) -> Value:
-    """One product and one sum per channel, with constants that give the model's own results."""
+    """Lower to a product and a sum per channel, with constants that give the model's results."""
     value = low.operand(node)
     shape = value.shape
     if len(shape) > 1:
@@ -97,16 +97,16 @@ def lower_batch_norm(low: Lowerer, node: fx.Node) -> Value:
     lines = _lines(low, node)
     if len(value.shape) == 1:
         lines = [lines[k] for k in value.order]
-    found = fit_lines(tuple(lines), source.format, number)
-    if found is None or _size(*found.slopes, *found.offsets) > MAX_WIDTH:
+    fit = fit_lines(tuple(lines), source.format, number)
+    if fit is None or _size(*fit.slopes, *fit.offsets) > MAX_WIDTH:
         raise low.refuse(
             node,
             f"no constants of {MAX_WIDTH} bits give its results",
             "Quantise its operand (data_in_width …) or its result (data_out_width …)",
         )
-    weight = Span(min(found.slopes), max(found.slopes), found.frac_width).format
-    bias = Span(min(found.offsets), max(found.offsets), found.offset_frac).format
-    slopes, offsets = (np.array(c, dtype=np.int64) for c in (found.slopes, found.offsets))
+    weight = Span(min(fit.slopes), max(fit.slopes), fit.frac_width).format
+    bias = Span(min(fit.offsets), max(fit.offsets), fit.offset_frac).format
+    slopes, offsets = (np.array(c, dtype=np.int64) for c in (fit.slopes, fit.offsets))
     norm = BatchNorm(source, number, slopes, offsets, weight, bias)
     return replace(value, wire=low.add(node, norm, value))
 
@@ -116,7 +116,7 @@ def _size(*numbers: int) -> int:
 
 
 def _lines(low: Lowerer, node: fx.Node) -> list[Line]:
-    """What each channel computes: (x - mean) / sqrt(variance + eps) * weight + bias."""
+    """Return each channel's (x - mean) / sqrt(variance + eps) * weight + bias as a line."""
     module: Any = node_module(node)
     if module.running_mean is None or module.running_var is None:
         raise low.refuse(
@@ -137,7 +137,7 @@ def _lines(low: Lowerer, node: fx.Node) -> list[Line]:
 
 
 def _fractions(node: fx.Node, module: nn.Module, name: str, default: list[float]) -> list[Fraction]:
-    """A parameter of a layer as it computes with it: in its format, where it has one."""
+    """Return a parameter of a layer in its format, if it has one."""
     parameter = getattr(module, name)
     if parameter is None:
         return [Fraction(x) for x in default]
@@ -149,7 +149,7 @@ def _fractions(node: fx.Node, module: nn.Module, name: str, default: list[float]
 
 
 def _inverse_root(number: Fraction) -> Fraction:
-    """1 / sqrt(number) as a binary fraction."""
+    """Return 1 / sqrt(number) as a binary fraction."""
     square = (number.denominator << 2 * ROOT_BITS) // number.numerator
     return Fraction(math.isqrt(square), 1 << ROOT_BITS)
 
@@ -158,24 +158,24 @@ def _inverse_root(number: Fraction) -> Fraction:
 
 _ARGUMENTS = "input running_mean running_var weight bias training momentum eps"
 SQRT_BITS = 240
-"""Fractional bits to which the root of a variance is taken: no rounding is closer than this."""
+"""Fractional bits of the root of a variance: no rounding is closer than this."""
 
 
 def _inverse_roots(variance: Exact, eps: float) -> Exact:
-    """1 / sqrt(variance + eps), to SQRT_BITS bits."""
-    found = []
+    """Return 1 / sqrt(variance + eps), to SQRT_BITS bits."""
+    roots = []
     for index in range(variance.codes.size):
         total = variance.fraction(index) + Fraction(float(eps))
         if total <= 0:
             raise refuse_setting("running_var + eps", float(total), "more than 0")
         square = (total.denominator << 2 * SQRT_BITS) // total.numerator
-        found.append(math.isqrt(square))
-    return Exact(np.array(found, dtype=object), SQRT_BITS, 1, is_rounded=True)
+        roots.append(math.isqrt(square))
+    return Exact(np.array(roots, dtype=object), SQRT_BITS, 1, is_rounded=True)
 
 
 @exact_op("batch_norm1d batch_norm2d", _ARGUMENTS)
 def exact_batch_norm(a: Arguments) -> Exact:
-    """(input - mean) / sqrt(variance + eps) * weight + bias."""
+    """Return (input - mean) / sqrt(variance + eps) * weight + bias."""
     x, mean, variance = a["input"], a.get("running_mean"), a.get("running_var")
     if mean is None or variance is None or a.get("training"):
         raise refuse_setting("track_running_stats", False, "running statistics")

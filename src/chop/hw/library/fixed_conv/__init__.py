@@ -69,22 +69,22 @@ class Conv(Windowed):
     def __post_init__(self) -> None:
         outputs, inputs = self.weights.weight.shape
         check_lanes(self.name, outputs, self.lanes)
-        wanted = self.kernel[0] * self.kernel[1] * self.source.shape[-1]
-        if inputs != wanted:
-            raise ConfigError(f"{self.name}: weights take {inputs} inputs, a window has {wanted}.")
+        size = self.kernel[0] * self.kernel[1] * self.source.shape[-1]
+        if inputs != size:
+            raise ConfigError(f"{self.name}: weights take {inputs} inputs, a window has {size}.")
         object.__setattr__(self, "inputs", (self.source,))
         out = Stream(self.image_shape(outputs), self.lanes, self.format)
         object.__setattr__(self, "outputs", (out,))
 
     @property
     def product(self) -> Linear:
-        """The linear layer that the windows are fed to."""
+        """Linear layer behind the windows."""
         window = SlidingWindow(self.source, self.kernel, self.stride, self.padding).output
         return Linear(window, self.weights, self.format, self.lanes, clock_mhz=self.clock_mhz)
 
     def golden(self, *data: Ints) -> Ints:
-        found = windows(data[0], self.geometry, 0)
-        vectors = found.reshape(len(data[0]), -1, self.weights.weight.shape[1])
+        shape = (len(data[0]), -1, self.weights.weight.shape[1])
+        vectors = windows(data[0], self.geometry, 0).reshape(shape)
         return self.product.golden(vectors).reshape(-1, *self.outputs[0].shape)
 
     def ends(self) -> tuple[Ints, ...]:
@@ -133,7 +133,7 @@ class Conv(Windowed):
 
 @register
 class Conv2d(Conv):
-    """Over images."""
+    """Convolution of images."""
 
     name = "fixed_conv2d"
 
@@ -159,7 +159,7 @@ class Conv2d(Conv):
 
 @register
 class Conv1d(Conv):
-    """Over sequences: `kernel`, `stride`, `padding` have 1, 1, 0 for the rows."""
+    """Convolution of sequences: `kernel`, `stride`, `padding` have 1, 1, 0 for the rows."""
 
     name = "fixed_conv1d"
 
@@ -183,14 +183,14 @@ class Conv1d(Conv):
 
 
 class ExternalWindowTwin(WindowTwin):
-    """The line buffer of a convolution whose second input are its weights."""
+    """Cycle model of the line buffer of a convolution whose second input is its weights."""
 
     name = "External window"
     sources = (0,)
 
 
 class ExternalConvTwin(ExternalLinearTwin):
-    """What it feeds; the weights are the component's second input and may be late."""
+    """Product behind the windows; its weights are the second input and may be late."""
 
     name = "External convolution"
     sources = (-1, 1)
@@ -198,7 +198,7 @@ class ExternalConvTwin(ExternalLinearTwin):
 
 @dataclass(frozen=True, eq=False)
 class ExternalConv(Conv):
-    """A convolution whose weights come from outside: all of them again for each pixel."""
+    """Convolution with weights from outside, which come once per output pixel."""
 
     weights: ExternalWeights = field(kw_only=True)
     pins = ("data_in_0", "weight")
@@ -214,8 +214,8 @@ class ExternalConv(Conv):
         return ExternalLinear(window, self.weights, self.format, self.lanes, clock_mhz=clock)
 
     def golden(self, *data: Ints) -> Ints:
-        found = windows(data[0], self.geometry, 0)
-        vectors = found.reshape(len(data[0]), -1, self.weights.weight.shape[1])
+        shape = (len(data[0]), -1, self.weights.weight.shape[1])
+        vectors = windows(data[0], self.geometry, 0).reshape(shape)
         return self.product.golden(vectors, data[1]).reshape(-1, *self.outputs[0].shape)
 
     def ends(self) -> tuple[Ints, ...]:
@@ -240,20 +240,20 @@ class ExternalConv(Conv):
 
 @register
 class ExternalConv2d(ExternalConv):
-    """Over images."""
+    """Convolution of images."""
 
     name = "fixed_conv2d_external"
 
 
 @register
 class ExternalConv1d(ExternalConv):
-    """Over sequences."""
+    """Convolution of sequences."""
 
     name = "fixed_conv1d_external"
 
 
 OUTSIDE: dict[type[Conv], type[ExternalConv]] = {Conv2d: ExternalConv2d, Conv1d: ExternalConv1d}
-"""What takes its weights from outside, by what has them in a memory."""
+"""Components with weights from outside, by those that have them in a memory."""
 INSIDE = {outside: inside for inside, outside in OUTSIDE.items()}
 
 # -- from a node -----------------------------------------------------------------------------------
@@ -290,21 +290,20 @@ def _convolution(
 
 
 def _matrix(weight: Tensor) -> Tensor:
-    """(out, in, rows, columns) -> (out, rows * columns * in): the order of a window."""
+    """Return weights (out, in, rows, columns) as (out, rows * columns * in), a window's order."""
     return weight.movedim(1, -1).reshape(weight.shape[0], -1)
 
 
 def _whole_windows(low: Lowerer, node: fx.Node, value: Value, padding: Pair) -> Value:
-    """A product with constants for each window, which comes whole: a pixel of all channels each
-    cycle."""
+    """Lower to a product with constants of each whole window: all channels of a pixel a cycle."""
     weight, bias = parameters_of(low, node)
     make, how = product_maker(low, node), low.parallelism.multiplier_of(node.name)
     if how == "packed":
-        told = "Allowed for a convolution: 'array', 'shift_add', 'tables'"
-        raise low.refuse(node, "multiplier 'packed'", told)
+        allowed = "Allowed for a convolution: 'array', 'shift_add', 'tables'"
+        raise low.refuse(node, "multiplier 'packed'", allowed)
     if low.takes_weights(node):
-        told = "weights from outside are multiplied by an array: multiplier 'array'"
-        raise low.refuse(node, "no array of multipliers with external weights", told)
+        allowed = "weights from outside are multiplied by an array: multiplier 'array'"
+        raise low.refuse(node, "no array of multipliers with external weights", allowed)
     shape, dims = pixel_shape(value.shape), weight.dim() - 2
     window = WholeWindow(
         Stream(shape, shape[-1], low.stream(value).format),
@@ -320,18 +319,18 @@ def _whole_windows(low: Lowerer, node: fx.Node, value: Value, padding: Pair) -> 
 
 
 def _checked_padding(low: Lowerer, node: fx.Node) -> tuple[int, int]:
-    """Zeros on each side, by (columns, rows); settings that are not built are refused."""
+    """Return the zeros on each side, by (columns, rows); raise an error for other settings."""
     for name, allowed in (("groups", 1), ("dilation", 1)):
-        given = low.setting(node, name, allowed)
-        if set(np.atleast_1d(given).tolist()) != {allowed}:
-            raise low.refuse(node, f"{name} = {given}", f"Allowed: {name} = {allowed}")
+        setting = low.setting(node, name, allowed)
+        if set(np.atleast_1d(setting).tolist()) != {allowed}:
+            raise low.refuse(node, f"{name} = {setting}", f"Allowed: {name} = {allowed}")
     mode = low.setting(node, "padding_mode", "zeros")
     if mode != "zeros":
         raise low.refuse(node, f"padding_mode = '{mode}'", "Allowed: padding_mode = 'zeros'")
     padding = low.setting(node, "padding", 0)
     if isinstance(padding, str):
-        told = f"padding = '{padding}'"
-        raise low.refuse(node, told, "Allowed: a number of zeros on each side")
+        what = f"padding = '{padding}'"
+        raise low.refuse(node, what, "Allowed: a number of zeros on each side")
     own = pair(padding, 2 if np.size(padding) == 2 else 1)
     (source, *_) = low.operands(node)
     before = _pad(low, source) if low.op(source) is OPS["pad"] else ()
@@ -340,7 +339,7 @@ def _checked_padding(low: Lowerer, node: fx.Node) -> tuple[int, int]:
 
 @lowers("zero_pad", takes_pixels=True, is_wiring=True)
 def lower_pad(low: Lowerer, node: fx.Node) -> Value:
-    """The image as it is: the convolutions that read it pad it."""
+    """Lower to the image itself; the convolutions that read it pad it."""
     _pad(low, node)
     readers = (OPS["conv1d"], OPS["conv2d"])
     wrong = [user for user in node.users if user.op == "output" or low.op(user) not in readers]
@@ -350,30 +349,30 @@ def lower_pad(low: Lowerer, node: fx.Node) -> Value:
 
 
 def _pad(low: Lowerer, node: fx.Node) -> tuple[int, ...]:
-    """Return the zeros that a `pad` puts on each side, by (columns, rows)."""
+    """Return the zeros that a `pad` adds on each side, by (columns, rows)."""
     mode, value = low.setting(node, "mode", "constant"), low.setting(node, "value", 0)
     name = type(node_module(node)).__name__ if node.op == "call_module" else "pad"
     if mode != "constant" or value or re.match("Reflection|Replication|Circular", name):
-        told = f"{name} with mode = '{mode}', value = {value}"
-        raise low.refuse(node, told, "Allowed: zeros")
-    given = low.setting(node, "padding" if node.op == "call_module" else "pad", ())
-    sides = list(zip(given[::2], given[1::2], strict=True))  # of the last dimension first
+        what = f"{name} with mode = '{mode}', value = {value}"
+        raise low.refuse(node, what, "Allowed: zeros")
+    zeros = low.setting(node, "padding" if node.op == "call_module" else "pad", ())
+    sides = list(zip(zeros[::2], zeros[1::2], strict=True))  # of the last dimension first
     dims = len(mase_meta(node).common["results"]["data_out_0"]["shape"]) - 2
     if any(a != b or a < 0 for a, b in sides) or any(a for a, _ in sides[dims:]):
         allowed = "Allowed: as many zeros on both sides of rows and of columns"
-        raise low.refuse(node, f"pad = {tuple(given)}", allowed)
+        raise low.refuse(node, f"pad = {tuple(zeros)}", allowed)
     return tuple(a for a, _ in sides[:dims])
 
 
 @lowers("fixed_conv2d", takes_pixels=True)
 def lower_conv2d(low: Lowerer, node: fx.Node) -> Value:
-    """A convolution over images."""
+    """Lower to a convolution of images."""
     return _convolution(low, node, Conv2d, 2)
 
 
 @lowers("fixed_conv1d", takes_pixels=True)
 def lower_conv1d(low: Lowerer, node: fx.Node) -> Value:
-    """A convolution over sequences."""
+    """Lower to a convolution of sequences."""
     return _convolution(low, node, Conv1d, 1)
 
 
@@ -382,12 +381,12 @@ def lower_conv1d(low: Lowerer, node: fx.Node) -> Value:
 
 @exact_op("pad", "input pad mode value padding")
 def exact_pad(a: Arguments) -> Exact:
-    """Zeros before and behind the last dimensions."""
+    """Return the input with zeros around its last dimensions."""
     x: Exact = a["input"]
-    given = list(a.get("pad", a.get("padding")))
+    zeros = list(a.get("pad", a.get("padding")))
     if a.get("mode", "constant") != "constant" or a.get("value"):
         raise refuse_setting("mode", a.get("mode"), "zeros")
-    sides = list(zip(given[::2], given[1::2], strict=True))[::-1]
+    sides = list(zip(zeros[::2], zeros[1::2], strict=True))[::-1]
     shape = [n + p + q for n, (p, q) in zip(x.shape[-len(sides) :], sides, strict=True)]
     grown = np.zeros((*x.shape[: -len(sides)], *shape), dtype=x.codes.dtype)
     inner: list[Any] = [
@@ -399,7 +398,7 @@ def exact_pad(a: Arguments) -> Exact:
 
 @exact_op("conv1d conv2d", "input weight bias stride padding dilation groups padding_mode")
 def exact_convolution(a: Arguments) -> Exact:
-    """Sums over every window, in torch's own order of the weights."""
+    """Return the sums over every window, in torch's order of the weights."""
     x, weight = a["input"], a["weight"]
     dims = len(weight.shape) - 2
     if a.get("groups", 1) != 1:

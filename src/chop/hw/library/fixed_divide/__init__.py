@@ -11,27 +11,27 @@ from dataclasses import dataclass
 from chop.hw.arith.golden import Fixed
 
 MULTIPLIER_BITS = 18
-"""Of an operand of a multiplier block."""
+"""Bits of an operand of a multiplier block (ECP5: MULT18X18D)."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """One lane of `fixed_divide`: numbers of so many bits over each of `divisors`, as `out`."""
+    """One lane of `fixed_divide`: numbers of `width` bits over `divisors`, cast to `out`."""
 
     width: int
     frac_width: int
     divisors: Sequence[int]
-    """The constant, or all that there are reciprocals of."""
+    """The constant divisor, or all divisors that the table has reciprocals of."""
     out: Fixed
 
     @property
     def is_shift(self) -> bool:
-        """Whether no product is needed."""
+        """True if the divisor is a power of two, so that no product is needed."""
         return len(self.divisors) == 1 and not self.divisors[0] & (self.divisors[0] - 1)
 
     @functools.cached_property
     def _parts(self) -> tuple[list[int], list[int]]:
-        """Bits of each part of a dividend; the parts of the constant, all ones where it varies."""
+        """Bits of each part of a dividend; the parts of the constant, all ones if it varies."""
         bits = max(self.divisors).bit_length()
         raised = max(self.width + self.out.frac_width + 1 - self.frac_width, 1) + bits + 1
         top = 1 << (raised + bits)
@@ -45,7 +45,7 @@ class Division:
 
     @property
     def parts(self) -> int:
-        """Products that each fit a multiplier block and together are that with a reciprocal."""
+        """Partial products, each of one multiplier block, of the product with a reciprocal."""
         return 0 if self.is_shift else math.prod(map(len, self._parts))
 
     @property
@@ -64,7 +64,7 @@ class Division:
 
     @property
     def multipliers(self) -> int:
-        """Blocks: products with one bit, or with a constant that is a power of two, take none.
+        """Multiplier blocks; a partial product with one bit or a power of two takes none.
 
         >>> [Division(12, 4, [by], Fixed(8, 4)).multipliers for by in (9, 4)]
         [1, 0]
@@ -78,5 +78,5 @@ class Division:
 
     @property
     def latency(self) -> int:
-        """Cycles: the dividend, the parts where there are several, and the product."""
+        """Cycles: the dividend, the parts if there are several, and the product."""
         return 3 if self.parts > 1 else 2

@@ -1,4 +1,4 @@
-"""Rows of a table by their numbers: the words of a vocabulary."""
+"""Embedding: rows of a table by their numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chop.hw.reference.exact_ops import Arguments, exact_op
 
 
 class EmbeddingTwin(Twin):
-    """A number is kept for the beats of its row."""
+    """Cycle model: a number stays for the beats of its row."""
 
     name = "Embedding"
 
@@ -47,7 +47,7 @@ class Embedding(Component):
     table: Ints
     format: Fixed
     lanes: int = 1
-    """Of the output."""
+    """Format of the output."""
     module = "fixed_embedding"
     has_sums = False
 
@@ -107,7 +107,7 @@ class Embedding(Component):
 
 @lowers("fixed_embedding")
 def lower_embedding(low: Lowerer, node: fx.Node) -> Value:
-    """The rows of the weight, in its format, then cast."""
+    """Lower to the rows of the weight, in its format, then cast."""
     weight, _ = parameters_of(low, node)
     if low.setting(node, "max_norm", None) is not None:
         raise low.refuse(node, "max_norm", "Allowed: rows as they are")
@@ -126,7 +126,7 @@ def lower_embedding(low: Lowerer, node: fx.Node) -> Value:
 
 @exact_op("embedding", "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse")
 def exact_embedding(a: Arguments) -> Exact:
-    """Rows of the weight."""
+    """Return rows of the weight."""
     numbers: Exact = a["input"]
     weight: Exact = a["weight"]
     return weight.take(weight.codes[numbers.codes >> numbers.frac_width])

@@ -1,4 +1,4 @@
-"""Activations of straight lines with a sixth in them: hardsigmoid and hardswish."""
+"""Hard activations: hardsigmoid and hardswish."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chop.hw.reference.exact_ops import Arguments, exact_op
 
 
 class HardUnary(Unary):
-    """What both share: min(max(x + 3, 0), 6), and a division by six."""
+    """Base of both: min(max(x + 3, 0), 6), and a division by six."""
 
     module = "fixed_hard_activation"
     is_swish: ClassVar[bool] = False
@@ -38,7 +38,7 @@ class HardUnary(Unary):
 
     @property
     def division(self) -> Division:
-        """By six."""
+        """Division by six."""
         width = max(self.source.format.signed_width, self.frac_width + 4) + 1
         frac = self.frac_width
         if self.is_swish:
@@ -53,11 +53,11 @@ class HardUnary(Unary):
         return super().cost() + Cost(multipliers=each * self.source.lanes)
 
     def operand(self, x: Ints) -> Any:
-        """Wide enough for a product with six."""
+        """Return the codes in a type wide enough for a product with six."""
         return golden.wide(x, self.source.format.signed_width + self.frac_width + 4)
 
     def clipped(self, x: Any) -> Any:
-        """min(max(x + 3, 0), 6) in the steps of x."""
+        """Return min(max(x + 3, 0), 6) in the steps of x."""
         return np.clip(x + (3 << self.frac_width), 0, 6 << self.frac_width)
 
 
@@ -109,13 +109,13 @@ class HardSwish(HardUnary):
 
 @lowers("fixed_hardsigmoid")
 def lower_hardsigmoid(low: Lowerer, node: fx.Node) -> Value:
-    """A hard sigmoid of the operand."""
+    """Lower to a hard sigmoid of the operand."""
     return _lower(low, node, HardSigmoid)
 
 
 @lowers("fixed_hardswish")
 def lower_hardswish(low: Lowerer, node: fx.Node) -> Value:
-    """A hard swish of the operand."""
+    """Lower to a hard swish of the operand."""
     return _lower(low, node, HardSwish)
 
 
@@ -131,13 +131,13 @@ def _lower(low: Lowerer, node: fx.Node, kind: type[HardSigmoid] | type[HardSwish
 
 @exact_op("hardsigmoid", "input inplace")
 def exact_hardsigmoid(a: Arguments) -> Exact:
-    """min(max(x + 3, 0), 6) / 6."""
+    """Return min(max(x + 3, 0), 6) / 6."""
     return _between_0_and_6(a["input"]) / 6
 
 
 @exact_op("hardswish", "input inplace")
 def exact_hardswish(a: Arguments) -> Exact:
-    """x * min(max(x + 3, 0), 6) / 6."""
+    """Return x * min(max(x + 3, 0), 6) / 6."""
     x: Exact = a["input"]
     return x * _between_0_and_6(x) / 6
 

@@ -1,4 +1,4 @@
-"""Functions of one element by table: sigmoid, tanh, GELU and their like."""
+"""Functions of one element by table: sigmoid, tanh, GELU and others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LUT_WIDTHS = range(1, 17)
 @register
 @dataclass(frozen=True)
 class Lut(Unary):
-    """Any function of one element, by table; exact by construction."""
+    """Function of one element, by table; exact by construction."""
 
     function: Callable[[npt.NDArray[np.float64]], npt.ArrayLike] = np.tanh
     module = "fixed_lut"
@@ -90,7 +90,7 @@ class Lut(Unary):
 
 @lowers("fixed_lut")
 def lower_table(low: Lowerer, node: fx.Node) -> Value:
-    """A table of the node's own function."""
+    """Lower to a table of the node's function."""
     number = low.result_format(node)
 
     def make(source: Stream) -> Component:
@@ -110,14 +110,14 @@ def lower_table(low: Lowerer, node: fx.Node) -> Value:
 
 @lowers("fixed_compare")
 def lower_compare(low: Lowerer, node: fx.Node) -> Value:
-    """A table of truth values."""
+    """Lower to a table of truth values."""
     if len(low.operands(node)) != 1 or "isclose" in str(node.target):
         raise low.refuse(node, "two tensors", "Allowed: a tensor compared with a number")
 
     def make(source: Stream) -> Component:
         if source.format.width not in LUT_WIDTHS:
-            told = f"an operand of {source.format.width} bits"
-            raise low.refuse(node, told, f"Allowed: up to {LUT_WIDTHS[-1]}, for a table")
+            what = f"an operand of {source.format.width} bits"
+            raise low.refuse(node, what, f"Allowed: up to {LUT_WIDTHS[-1]}, for a table")
         return Lut(source, TRUTH, _function(node))
 
     return unary(low, node, make)
@@ -125,7 +125,7 @@ def lower_compare(low: Lowerer, node: fx.Node) -> Value:
 
 @lowers("fixed_not")
 def lower_not(low: Lowerer, node: fx.Node) -> Value:
-    """The other truth value."""
+    """Lower to the opposite truth value."""
     name = str(getattr(node.target, "__name__", node.target))
     value = low.operand(node)
     if name not in NEGATIONS or low.stream(value).format != TRUTH:
@@ -137,7 +137,7 @@ NEGATIONS = ("logical_not", "bitwise_not", "invert", "__invert__")
 
 
 def _function(node: fx.Node) -> Callable[[Any], Any]:
-    """The node's own torch function on NumPy doubles."""
+    """Return the node's torch function, on NumPy doubles."""
 
     def call(x: Any) -> Any:
         tensor = torch.from_numpy(np.asarray(x, dtype=np.float64))
@@ -148,7 +148,7 @@ def _function(node: fx.Node) -> Callable[[Any], Any]:
 
 
 def _of_tensors(node: fx.Node) -> Callable[[Tensor], Tensor]:
-    """The node's own torch function on doubles."""
+    """Return the node's torch function, on doubles."""
     return lambda x: _apply(node, x)
 
 
@@ -166,7 +166,7 @@ def _apply(node: fx.Node, x: Tensor) -> Any:
 
 
 def _plain(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The forward of the torch layer that a quantised one is derived from."""
+    """Return the forward of the torch layer that a quantised one is derived from."""
     for cls in type(module).__mro__:
         if cls.__module__.startswith("torch.nn"):
             return lambda x: cls.forward(module, x)  # type: ignore[attr-defined]
@@ -188,7 +188,7 @@ _TABLES: dict[str, tuple[Callable[..., Tensor], str]] = {
 
 
 def _in_doubles(function: Callable[..., Tensor], settings: Sequence[str]) -> Callable[..., Exact]:
-    """A function that has no exact value: the model's own in double precision.
+    """Return a function without an exact value: the model's, in double precision.
 
     The double that torch gives is taken for the number itself: it lies within a few units of the
     53rd bit of the real one, and where a rounding is nearer than that, the model decides.

@@ -1,4 +1,4 @@
-"""Normalisation of rows, in integers; the definition is in `chop.nn.quantizers.arithmetic.norm`."""
+"""Row norms in integers; the definition is in `chop.nn.quantizers.arithmetic.norm`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ONE = Fixed(2, 0)
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """A weight and a bias for each element of a row, as codes; without a bias, None."""
+    """Weight and bias of each element of a row, as codes; None: no bias."""
 
     weight: Ints
     weight_format: Fixed
@@ -66,13 +66,13 @@ class Affine:
 
     @classmethod
     def none(cls, size: int) -> Affine:
-        """Weights of 1 and no bias."""
+        """Return weights of 1 and no bias."""
         return cls(np.ones(size, dtype=np.int64), ONE)
 
 
 @dataclass(frozen=True, eq=False)
 class Norm(Component):
-    """Rows of the last dimension normalised, weighed, and cast to `format`."""
+    """Normalised rows of the last dimension, times a weight plus a bias, cast to `format`."""
 
     source: Stream
     affine: Affine
@@ -83,7 +83,7 @@ class Norm(Component):
     has_scales = True
 
     def __post_init__(self) -> None:
-        if self.source.format.width > WIDEST or self._u_width > MOST_BITS:
+        if self.source.format.width > WIDEST or self.u_width > MOST_BITS:
             raise ConfigError(
                 f"{self.kind}: an operand has up to {WIDEST} bits and its sums up to {MOST_BITS}, "
                 f"got {self.source.format} in rows of {self.size}."
@@ -102,7 +102,8 @@ class Norm(Component):
         return self.size // self.source.lanes
 
     @property
-    def _u_width(self) -> int:
+    def u_width(self) -> int:
+        """Bits of the largest spread of a row, as the RTL computes it."""
         number = self.source.format
         integer = Integer(number.width, number.frac_width, number.is_signed)
         return max(largest_u(integer, self.size, self.eps, self.is_centred).bit_length(), 18)
@@ -120,7 +121,7 @@ class Norm(Component):
         return golden.cast(*self._weighed(z), self.format)
 
     def _weighed(self, z: Ints) -> tuple[Ints, int]:
-        """z * weight + bias, and its fractional bits."""
+        """Return z * weight + bias, and its fractional bits."""
         one = self.affine
         frac = Z_FRAC + one.weight_format.frac_width
         product = golden.wide(z, golden.bits_of(z) + one.weight_format.width + 1) * one.weight
@@ -142,7 +143,7 @@ class Norm(Component):
             "IS_CENTRED": self.is_centred,
             "GUARD": guard_bits(self.size),
             "EPS": self._eps_code,
-            "U_WIDTH": self._u_width,
+            "U_WIDTH": self.u_width,
             **precision("WEIGHT", self.affine.weight_format),
             "HAS_BIAS": self.affine.bias is not None,
             **precision("BIAS", self.affine.bias_format),
@@ -151,11 +152,11 @@ class Norm(Component):
 
     def memories(self) -> tuple[Memory, ...]:
         one = self.affine
-        found = [Memory("root", root_table(), 16, is_streamed=False)]
-        found.append(self._constants("weight", one.weight, one.weight_format))
+        memories = [Memory("root", root_table(), 16, is_streamed=False)]
+        memories.append(self._constants("weight", one.weight, one.weight_format))
         if one.bias is not None:
-            found.append(self._constants("bias", one.bias, one.bias_format))
-        return tuple(found)
+            memories.append(self._constants("bias", one.bias, one.bias_format))
+        return tuple(memories)
 
     def _constants(self, name: str, values: Ints, number: Fixed) -> Memory:
         lanes = self.source.lanes
@@ -172,7 +173,7 @@ class Norm(Component):
         buffer = row_cost(self.beats, lanes * width, number_width)
         in_lanes = (ROOT_LATENCY + 4) * width + 2 * growth + 3 * R_WIDTH + 2 * self.format.width
         registers = lanes * (in_lanes + 20)
-        registers += 8 * (width + growth) + 3 * self._u_width + 160
+        registers += 8 * (width + growth) + 3 * self.u_width + 160
         multipliers = 3 * lanes + 3 + self.is_centred  # square, c * r, weight; root; sum * sum
         return super().cost() + buffer + Cost(multipliers, register_bits=registers)
 
@@ -180,7 +181,7 @@ class Norm(Component):
 @register
 @dataclass(frozen=True, eq=False)
 class LayerNorm(Norm):
-    """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension."""
+    """Layer norm over the last dimension: (x - mean) / sqrt(variance + eps) * weight + bias."""
 
     name = "fixed_layer_norm"
 
@@ -203,7 +204,7 @@ class LayerNorm(Norm):
 @register
 @dataclass(frozen=True, eq=False)
 class RmsNorm(Norm):
-    """x / sqrt(mean of squares + eps) * weight over the last dimension."""
+    """RMS norm over the last dimension: x / sqrt(mean of squares + eps) * weight."""
 
     name = "fixed_rms_norm"
     is_centred = False
@@ -218,14 +219,14 @@ class RmsNorm(Norm):
 
 
 def _affine(size: int, weight: Fixed = BYTE, bias: Fixed | None = BYTE) -> Affine:
-    """Constants to test with."""
+    """Return constants for tests."""
     if bias is None:
         return Affine(codes(weight, size), weight)
     return Affine(codes(weight, size), weight, codes(bias, size, seed=8), bias)
 
 
 def _inverse_roots(u: Ints) -> tuple[Ints, Ints]:
-    """(r, k) with 1 / sqrt(u) = r * 2**(-18 - k), by table and one Newton step; 0 for 0."""
+    """Return (r, k): 1 / sqrt(u) is r * 2**(-18 - k), by table and a Newton step; 0 for 0."""
     entries = np.array(root_table(), dtype=np.int64)
     place = np.array([max(int(n).bit_length() - 1, 0) for n in u.reshape(-1)]).reshape(u.shape)
     k, odd = place >> 1, place & 1
@@ -240,13 +241,13 @@ def _inverse_roots(u: Ints) -> tuple[Ints, Ints]:
 
 @lowers("fixed_layer_norm")
 def lower_layer_norm(low: Lowerer, node: fx.Node) -> Value:
-    """Layer normalisation over the last dimension."""
+    """Lower to a layer normalisation over the last dimension."""
     return _lower(low, node, LayerNorm, low.setting(node, "eps", 1e-5))
 
 
 @lowers("fixed_rms_norm")
 def lower_rms_norm(low: Lowerer, node: fx.Node) -> Value:
-    """Root-mean-square normalisation over the last dimension."""
+    """Lower to a root-mean-square normalisation over the last dimension."""
     eps = low.setting(node, "eps", None)
     return _lower(low, node, RmsNorm, DEFAULT_RMS_EPS if eps is None else eps)
 
@@ -264,23 +265,23 @@ def _lower(low: Lowerer, node: fx.Node, kind: type[Norm], eps: float) -> Value:
 
 
 def _affine_of(low: Lowerer, node: fx.Node, size: int) -> Affine:
-    """Weight and bias in the formats that the node brings them to."""
+    """Return weight and bias in the formats that the node quantises them to."""
     weight, bias = (constant(low, node, name) for name in ("weight", "bias"))
-    found = Affine.none(size)
+    affine = Affine.none(size)
     if weight is not None:
         number = formats.parameter_format(node, "weight")
-        found = replace(found, weight=codes_of(weight, number), weight_format=number)
+        affine = replace(affine, weight=codes_of(weight, number), weight_format=number)
     if bias is not None:
         number = formats.parameter_format(node, "bias")
-        found = replace(found, bias=codes_of(bias, number), bias_format=number)
-    return found
+        affine = replace(affine, bias=codes_of(bias, number), bias_format=number)
+    return affine
 
 
 # -- by definition ---------------------------------------------------------------------------------
 
 
 def _one_over_root(u: int) -> tuple[int, int]:
-    """(r, k): 1 / sqrt(u) is r * 2**(-18 - k); the table's middle, and one Newton step."""
+    """Return (r, k): 1 / sqrt(u) is r * 2**(-18 - k), from the table's middle and a Newton step."""
     if u == 0:
         return 0, 0
     k = (u.bit_length() - 1) // 2
@@ -293,19 +294,19 @@ def _one_over_root(u: int) -> tuple[int, int]:
 
 
 def _exact_rows(x: Exact, eps: float, frac_width: int, is_centred: bool) -> Exact:
-    """Each row of the last dimension normalised, with 16 fractional bits."""
+    """Return each row of the last dimension normalised, with 16 fractional bits."""
     n = x.shape[-1]
     bits = max(16 - (max(n - 1, 1).bit_length() - 1), 0)
     half_guard = (bits + 1) // 2
     least = round(Fraction(eps) * n * n * Fraction(4) ** (frac_width + half_guard))
-    found = []
+    codes = []
     for row in rounded(x, frac_width, "nearest_even").reshape(-1, n).tolist():
         total = sum(row) if is_centred else 0
         spread = n * sum(v * v for v in row) - total * total
         r, k = _one_over_root(spread * 4**half_guard + least)
         unit = 4 * 2 ** max(k - half_guard, 0)
-        found.append([(n * v - total) * r // unit for v in row])
-    return Exact(np.array(found, dtype=np.int64).reshape(x.shape), 16)
+        codes.append([(n * v - total) * r // unit for v in row])
+    return Exact(np.array(codes, dtype=np.int64).reshape(x.shape), 16)
 
 
 def _exact_norm(a: Arguments, eps: float, is_centred: bool) -> Exact:
@@ -322,12 +323,12 @@ def _exact_norm(a: Arguments, eps: float, is_centred: bool) -> Exact:
 
 @exact_op("layer_norm", "input normalized_shape weight bias eps")
 def exact_layer_norm(a: Arguments) -> Exact:
-    """(x - mean) / sqrt(variance + eps) * weight + bias, in the stated integers."""
+    """Return (x - mean) / sqrt(variance + eps) * weight + bias, in the stated integers."""
     return _exact_norm(a, a.get("eps", 1e-5), is_centred=True)
 
 
 @exact_op("rms_norm", "input normalized_shape weight eps")
 def exact_rms_norm(a: Arguments) -> Exact:
-    """x / sqrt(mean of squares + eps) * weight, in the stated integers."""
+    """Return x / sqrt(mean of squares + eps) * weight, in the stated integers."""
     eps = a.get("eps")
     return _exact_norm(a, 2.0**-23 if eps is None else eps, is_centred=False)

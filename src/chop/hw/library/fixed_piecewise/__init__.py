@@ -1,4 +1,4 @@
-"""Functions of one element by straight lines, where a table of every code would be too large."""
+"""Piecewise linear functions, for operands too wide for a table of every code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from chop.nn.quantizers.arithmetic.function import Function, Lines, fit_lines
 @register
 @dataclass(frozen=True)
 class Piecewise(Unary):
-    """base + slope * low bits, of the line that the high bits choose."""
+    """Line base + slope * low bits, which the high bits choose."""
 
     lines: Lines
     module = "fixed_piecewise"
@@ -90,7 +90,7 @@ class Piecewise(Unary):
 
 
 def lines_of(function: Function, source: Fixed, out: Fixed) -> Lines:
-    """The lines of `function` between two formats."""
+    """Return the lines of `function` between two formats."""
     return fit_lines(function, _integer(source), _integer(out))
 
 
@@ -107,20 +107,20 @@ def _sample(function: Function, number: Fixed, out: Fixed, lanes: int = 1) -> Pi
 
 
 def along_lines(x: Exact, function: Callable[[Any], Any], source: Any, out: Any) -> Exact:
-    """`function` by the fewest of 16 to 4096 lines within a quarter of the last place of `out`."""
+    """Return `function` by the fewest of 16 to 4096 lines within a quarter step of `out`."""
     codes = np.arange(2**source.width)
     low = 2 ** (source.width - 1) if source.is_signed else 2**source.width
     numbers = np.where(codes < low, codes, codes - 2**source.width) * 2.0**-source.frac_width
-    wanted = np.asarray(function(numbers)) * 2.0**out.frac_width
+    values = np.asarray(function(numbers)) * 2.0**out.frac_width
     ends = (-(2.0**40), 2.0**40)
     if out.overflow == "saturate":
         least, most = code_range(out.width, out.is_signed, out.narrow)
         ends = (float(least), float(most))
-        wanted = np.clip(wanted, ends[0] - 4096, ends[1] + 4096)
+        values = np.clip(values, ends[0] - 4096, ends[1] + 4096)
     place = rounded(x, source.frac_width, "nearest_even") & (2**source.width - 1)
     for bits in range(4, 13):
         length = 2 ** (source.width - bits)
-        lines, error = _fitted_lines(wanted.reshape(-1, length), ends)
+        lines, error = _fitted_lines(values.reshape(-1, length), ends)
         if error <= 0.25:
             break
     steps = lines[1][place // length] * (place % length)
@@ -128,13 +128,13 @@ def along_lines(x: Exact, function: Callable[[Any], Any], source: Any, out: Any)
     return coded(lines[0][place // length] + steps, frac_width)
 
 
-def _fitted_lines(wanted: Any, ends: tuple[float, float]) -> tuple[tuple[Any, Any], float]:
-    """Bases and slopes in 16 * length parts of a last place, and how far they are away at most."""
-    length = wanted.shape[1]
-    scaled, along = wanted * (16.0 * length), np.arange(length)
-    slopes = np.rint((wanted[:, -1] - wanted[:, 0]) * (16.0 * length) / (length - 1))
+def _fitted_lines(values: Any, ends: tuple[float, float]) -> tuple[tuple[Any, Any], float]:
+    """Return bases and slopes in steps / (16 * length), and their largest error in steps."""
+    length = values.shape[1]
+    scaled, along = values * (16.0 * length), np.arange(length)
+    slopes = np.rint((values[:, -1] - values[:, 0]) * (16.0 * length) / (length - 1))
     rest = scaled - slopes[:, None] * along
     bases = np.rint((rest.max(axis=1) + rest.min(axis=1)) / 2)
-    given = (bases[:, None] + slopes[:, None] * along) / (16.0 * length)
-    error = np.abs(np.clip(given, *ends) - np.clip(wanted, *ends)).max()
+    reached = (bases[:, None] + slopes[:, None] * along) / (16.0 * length)
+    error = np.abs(np.clip(reached, *ends) - np.clip(values, *ends)).max()
     return (bases.astype(np.int64), slopes.astype(np.int64)), float(error)

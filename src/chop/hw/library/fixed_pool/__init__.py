@@ -1,4 +1,4 @@
-"""Pooling: one number for every window of an image, its maximum or its mean."""
+"""Pooling: the maximum or the mean of every window of an image."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SETTINGS = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 
 
 class ReduceTwin(Twin):
-    """The reduction of pooling: `area` beats in for one out, which comes `latency` later."""
+    """Cycle model of the reduction: a beat for every `area` beats, `latency` cycles later."""
 
     name = "Reduce"
 
@@ -68,10 +68,10 @@ class ReduceTwin(Twin):
 
 @dataclass(frozen=True)
 class Pool(Windowed):
-    """One number per window and channel."""
+    """Pooling: one number per window and channel."""
 
     format: Fixed = field(kw_only=True)
-    """Of the output."""
+    """Format of the output."""
     module = "fixed_pool"
 
     def __post_init__(self) -> None:
@@ -97,14 +97,14 @@ class Pool(Windowed):
         return [WindowTwin(self.geometry), reduce]
 
     def cost(self) -> Cost:
-        kept = self.source.shape[-1] * (self.source.format.width + self.area.bit_length())
-        return self.line_cost() + Cost(memory_bits=kept)
+        bits = self.source.shape[-1] * (self.source.format.width + self.area.bit_length())
+        return self.line_cost() + Cost(memory_bits=bits)
 
 
 @register
 @dataclass(frozen=True)
 class MaxPool(Pool):
-    """The largest of each window; the format stays."""
+    """Maximum of each window; the format stays."""
 
     name = "fixed_max_pool"
 
@@ -142,7 +142,7 @@ class MaxPool(Pool):
 @register
 @dataclass(frozen=True)
 class AvgPool(Pool):
-    """The sum of each window over `divisor`, its size where 0; padding counts as zeros.
+    """Sum of each window over `divisor` (0: its size); padding counts as zeros.
 
     Without `counts_padding` the mean of what is inside the image.
     """
@@ -172,7 +172,7 @@ class AvgPool(Pool):
 
     @property
     def division(self) -> Division:
-        """Of a sum."""
+        """Division of a sum."""
         sums = self.source.format.signed_width + (self.area - 1).bit_length()
         area = self.divisor or self.area
         divisors = [area] if self.counts_padding else range(1, area + 1)
@@ -186,7 +186,7 @@ class AvgPool(Pool):
         return super().cost() + Cost(multipliers=self.division.multipliers * self.source.lanes)
 
     def divisors(self) -> Ints:
-        """What the sums are divided by, for each output row and column."""
+        """Return the divisors of the sums, by output row and column."""
         if self.counts_padding:
             columns, rows = self.geometry.out_size
             return np.full((rows, columns), self.divisor or self.area)
@@ -232,7 +232,7 @@ class AvgPool(Pool):
 
 
 def mean_span(number: Fixed, area: int, divisors: Sequence[int]) -> Span | None:
-    """The codes of exact sums of up to `area` elements over any of `divisors`.
+    """Return the range of sums of up to `area` elements over any of `divisors`.
 
     None where they are no binary fractions.
     """
@@ -274,7 +274,7 @@ def _window(low: Lowerer, node: fx.Node) -> tuple[Pair, Pair, Pair]:
 
 @lowers("fixed_max_pool", takes_pixels=True, is_monotone=True)
 def lower_max_pool(low: Lowerer, node: fx.Node) -> Value:
-    """A maximum in the operand's own format."""
+    """Lower to a maximum in the operand's format."""
     if low.setting(node, "return_indices", False):
         raise low.refuse(node, "return_indices = True", "Allowed: return_indices = False")
     value, source = _pooled(low, node)
@@ -285,7 +285,7 @@ def lower_max_pool(low: Lowerer, node: fx.Node) -> Value:
 
 @lowers("fixed_avg_pool", takes_pixels=True)
 def lower_avg_pool(low: Lowerer, node: fx.Node) -> Value:
-    """A sum over a constant."""
+    """Lower to a sum over a constant."""
     value, source = _pooled(low, node)
     kernel, stride, padding = _window(low, node)
     divisor = low.setting(node, "divisor_override", None) or 0
@@ -297,7 +297,7 @@ def lower_avg_pool(low: Lowerer, node: fx.Node) -> Value:
 
 @lowers("global_avg_pool")
 def lower_global_avg_pool(low: Lowerer, node: fx.Node) -> Value:
-    """A mean over the whole image: one window."""
+    """Lower to a mean over the whole image, one window."""
     size = low.setting(node, "output_size", 1)
     if set(np.atleast_1d(size).tolist()) != {1}:
         raise low.refuse(node, f"output_size = {size}", "Allowed: output_size = 1")
@@ -343,7 +343,7 @@ def _exact_window(a: Arguments) -> tuple[list[int], list[int], list[int]]:
 
 @exact_op("max_pool2d", "input kernel_size stride padding dilation ceil_mode return_indices")
 def exact_max_pool(a: Arguments) -> Exact:
-    """The largest of each window."""
+    """Return the maximum of each window."""
     x: Exact = a["input"]
     kernel, stride, padding = _exact_window(a)
     lowest = int(x.codes.min()) if x.codes.size else 0  # never above what is in the window
@@ -358,7 +358,7 @@ def exact_max_pool(a: Arguments) -> Exact:
     "input kernel_size stride padding ceil_mode count_include_pad divisor_override",
 )
 def exact_avg_pool(a: Arguments) -> Exact:
-    """The sum of each window over its size, a given number, or the elements inside the image."""
+    """Return the sum of each window over its size, a number, or its elements inside the image."""
     x: Exact = a["input"]
     kernel, stride, padding = _exact_window(a)
     total = _sum_of_parts(x, kernel, stride, padding)
@@ -379,7 +379,7 @@ def _sum_of_parts(
 
 
 def _divided(x: Exact, counts: Codes) -> Exact:
-    """`x` divided by positive integers that broadcast with it."""
+    """Return `x` divided by positive integers that broadcast with it."""
     if int(counts.min()) < 1:
         raise refuse_setting("divisor", int(counts.min()), "1 or more")
     common = math.lcm(*(int(c) for c in np.unique(counts)))
@@ -390,13 +390,13 @@ def _divided(x: Exact, counts: Codes) -> Exact:
 
 @exact_op("adaptive_avg_pool2d", "input output_size")
 def exact_adaptive_avg_pool(a: Arguments) -> Exact:
-    """The means of bands of rows and columns."""
+    """Return the means of bands of rows and columns."""
     x: Exact = a["input"]
-    given = a["output_size"]
-    sizes = list(given) if isinstance(given, Sequence) else [given, given]
+    size = a["output_size"]
+    sizes = list(size) if isinstance(size, Sequence) else [size, size]
     rows, columns = (
-        _bands(n, n if wanted is None else int(wanted))
-        for n, wanted in zip(x.shape[-2:], sizes, strict=True)
+        _bands(n, n if bands is None else int(bands))
+        for n, bands in zip(x.shape[-2:], sizes, strict=True)
     )
     wide = fitted(x.codes, reach(x.codes) * math.prod(x.shape[-2:]))
     sums = [[wide[..., r, c].sum(axis=(-2, -1)) for c in columns] for r in rows]
@@ -406,5 +406,5 @@ def exact_adaptive_avg_pool(a: Arguments) -> Exact:
 
 
 def _bands(size: int, count: int) -> list[slice]:
-    """The parts of a dimension that adaptive pooling averages."""
+    """Return the parts of a dimension that adaptive pooling averages."""
     return [slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]

@@ -1,4 +1,4 @@
-"""The rectifier."""
+"""Rectifier."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chop.hw.reference.exact_ops import Arguments, exact_op
 @register
 @dataclass(frozen=True)
 class Relu(Unary):
-    """max(x, 0). The format stays."""
+    """Rectifier max(x, 0); the format stays."""
 
     module = "fixed_relu"
 
@@ -56,12 +56,12 @@ class Relu(Unary):
 
 @lowers("fixed_relu", is_monotone=True)
 def lower_relu(low: Lowerer, node: fx.Node) -> Value:
-    """A rectifier of the operand's own format."""
+    """Lower to a rectifier in the operand's format."""
     return unary(low, node, lambda source: Relu(source, source.format))
 
 
 @exact_op("relu", "input inplace")
 def exact_relu(a: Arguments) -> Exact:
-    """max(x, 0)."""
+    """Return max(x, 0)."""
     x: Exact = a["input"]
     return x.take(np.maximum(x.codes, 0))

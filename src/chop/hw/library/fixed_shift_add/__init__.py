@@ -1,4 +1,4 @@
-"""The matrix-vector product of constant weights without multipliers: shifted additions."""
+"""Matrix-vector products with constant weights by shifted additions, without multipliers."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from chop.hw.library.constant_product import MOST_BITS, ConstantProduct, fields
 from chop.hw.library.fixed_linear import PRODUCTS, Weights
 
 MOST_NODES = 1 << 16
-"""What the fields of a node hold."""
+"""Most nodes that the fields of a node can number."""
 
 
 @dataclass(frozen=True)
-class Timing:
-    """When each node of a network is there, where every `step`-th addition is a register."""
+class NetworkTiming:
+    """Cycle of each node of a network in which every `step`-th addition has a register."""
 
     network: Network
     step: int
 
     def at(self, node: int) -> int:
-        """Cycles after its inputs that a node is there."""
+        """Return the cycles from the inputs to a node's value."""
         return self.network.levels[node] // self.step
 
     def before(self, node: int) -> int:
-        """Cycles after which the operands of a node are added."""
+        """Return the cycles from the inputs to the addition of a node."""
         return (self.network.levels[node] - 1) // self.step
 
     @property
     def stages(self) -> int:
-        """Cycles until every row is there."""
+        """Cycles until every row has its value."""
         return max((self.at(r.node) for r in self.network.results if r.node >= 0), default=0)
 
-    def kept(self) -> list[int]:
-        """For how many cycles each node keeps its value for later ones."""
-        kept, first = [0] * len(self.network.levels), self.network.inputs
+    def delays(self) -> list[int]:
+        """Return the cycles for which each node's value is delayed for later nodes."""
+        cycles, first = [0] * len(self.network.levels), self.network.inputs
         for number, node in enumerate(self.network.nodes, first):
             for operand in (node.left, node.right):
-                kept[operand] = max(kept[operand], self.before(number) - self.at(operand))
+                cycles[operand] = max(cycles[operand], self.before(number) - self.at(operand))
         for result in self.network.results:
             if result.node >= 0:
-                kept[result.node] = max(kept[result.node], self.stages - self.at(result.node))
-        return kept
+                cycles[result.node] = max(cycles[result.node], self.stages - self.at(result.node))
+        return cycles
 
 
 @register
 @dataclass(frozen=True, eq=False)
 class ShiftAdd(ConstantProduct):
-    """weight @ x + bias by shifted additions that rows share."""
+    """Product weight @ x + bias by shifted additions that rows share."""
 
     module = "fixed_shift_add"
 
@@ -70,14 +70,14 @@ class ShiftAdd(ConstantProduct):
 
     @cached_property
     def network(self) -> Network:
-        """The additions."""
+        """Network of additions."""
         weight = self.weights.weight
         return _network(weight.tobytes(), weight.shape)
 
     @cached_property
-    def timing(self) -> Timing:
-        """Its pipeline."""
-        return Timing(self.network, self.adders_per_stage)
+    def timing(self) -> NetworkTiming:
+        """Pipeline of the network."""
+        return NetworkTiming(self.network, self.adders_per_stage)
 
     def parameters(self) -> Mapping[str, Parameter]:
         return {
@@ -93,11 +93,13 @@ class ShiftAdd(ConstantProduct):
         }
 
     def node_words(self) -> tuple[int, ...]:
-        """The nodes as the module reads them."""
+        """Return the nodes as words of the module's parameter."""
         timing, first = self.timing, self.network.inputs
         number = self.source.format
-        spans, kept = self.network.spans(number.low, number.high), timing.kept()
-        words = [fields((0, 40), (spans[k].width, 7), (0, 10), (kept[k], 5)) for k in range(first)]
+        spans, delays = self.network.spans(number.low, number.high), timing.delays()
+        words = [
+            fields((0, 40), (spans[k].width, 7), (0, 10), (delays[k], 5)) for k in range(first)
+        ]
         for k, node in enumerate(self.network.nodes, first):
             late = [timing.before(k) - timing.at(n) for n in (node.left, node.right)]
             is_register = timing.at(k) > timing.before(k)
@@ -105,13 +107,13 @@ class ShiftAdd(ConstantProduct):
                 fields(
                     *((node.left, 16), (node.right, 16), (node.shift, 6), (node.sign < 0, 1)),
                     *((is_register, 1), (spans[k].width, 7), (late[0], 5), (late[1], 5)),
-                    (kept[k], 5),
+                    (delays[k], 5),
                 )
             )
         return tuple(words)
 
     def sum_words(self) -> tuple[int, ...]:
-        """The outputs as the module reads them."""
+        """Return the outputs as words of the module's parameter."""
         words = []
         for r in self.network.results:
             if r.node < 0:
@@ -124,7 +126,7 @@ class ShiftAdd(ConstantProduct):
         return tuple(words)
 
     def start_words(self) -> tuple[int, ...]:
-        """Bias and half a step of each output, in two's complement."""
+        """Return the bias plus half a step of each output, in two's complement."""
         return tuple(start % (1 << MOST_BITS) for start in self.starts())
 
     def twins(self) -> list[Twin]:
@@ -132,17 +134,14 @@ class ShiftAdd(ConstantProduct):
 
     def cost(self) -> Cost:
         number = self.source.format
-        spans, kept, timing = (
-            self.network.spans(number.low, number.high),
-            self.timing.kept(),
-            self.timing,
-        )
-        held = sum(
-            span.width * (kept[k] + (k >= self.network.inputs and timing.at(k) > timing.before(k)))
+        spans, delays = self.network.spans(number.low, number.high), self.timing.delays()
+        first, timing = self.network.inputs, self.timing
+        bits = sum(
+            span.width * (delays[k] + (k >= first and timing.at(k) > timing.before(k)))
             for k, span in enumerate(spans)
         )
         outputs = self.outputs[0].elements
-        return Cost(register_bits=held + outputs * (self.acc_width + 2 * self.format.width))
+        return Cost(register_bits=bits + outputs * (self.acc_width + 2 * self.format.width))
 
     @classmethod
     def cases(cls) -> Sequence[Component]:
@@ -167,7 +166,7 @@ def _unlike_rows() -> Weights:
 
 @lru_cache(maxsize=64)
 def _network(codes: bytes, shape: tuple[int, int]) -> Network:
-    """The additions of a matrix, found once: a search makes its layer again and again."""
+    """Return the network of a matrix; cached, since a search builds a layer many times."""
     return build(np.frombuffer(codes, np.int64).reshape(shape))
 
 

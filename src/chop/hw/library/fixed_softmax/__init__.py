@@ -1,4 +1,4 @@
-"""Softmax of rows, in integers; the definition is in `chop.nn.quantizers.arithmetic.softmax`."""
+"""Row softmax in integers; the definition is in `chop.nn.quantizers.arithmetic.softmax`."""
 
 from __future__ import annotations
 
@@ -58,16 +58,15 @@ class MaskedFrontTwin(FrontTwin):
 @register
 @dataclass(frozen=True)
 class Softmax(Component):
-    """Softmax over the last dimension; with a mask, elements where it is 0 take no part."""
+    """Softmax over the last dimension; elements that a mask excludes have no part."""
 
     source: Stream
     format: Fixed
     has_mask: bool = False
     is_mask_kept: bool = True
-    """Whether 1 in the mask says that an element takes part, or that it does not."""
+    """True if 1 in the mask includes an element, False if it excludes it."""
     constant: tuple[int, ...] = ()
-    """A mask that is the same for all tensors: a bit for each element, or for each of a part of
-    them after which it begins again."""
+    """Constant mask: a bit for each element, or for a part of them that is repeated."""
     module = "fixed_softmax"
 
     def __post_init__(self) -> None:
@@ -83,7 +82,7 @@ class Softmax(Component):
 
     @property
     def tables(self) -> tuple[tuple[int, ...], ...]:
-        """Of the exponential: one, or two for the high and the low bits of a difference."""
+        """Tables of the exponential: one, or two for the high and low bits of a difference."""
         number = self.source.format
         return exponential_tables(Integer(number.width, number.frac_width))
 
@@ -95,8 +94,8 @@ class Softmax(Component):
     def golden(self, *data: Ints) -> Ints:
         keep = np.ones(data[0].shape, dtype=bool)
         if self.has_mask:
-            given = np.resize(self.constant, self.source.shape) if self.constant else data[1]
-            keep = np.broadcast_to(given.astype(bool) == self.is_mask_kept, keep.shape)
+            mask = np.resize(self.constant, self.source.shape) if self.constant else data[1]
+            keep = np.broadcast_to(mask.astype(bool) == self.is_mask_kept, keep.shape)
         largest = np.where(keep, data[0], -(1 << WIDEST)).max(axis=-1, keepdims=True)
         e = np.where(keep, self._exponentials(np.maximum(largest - data[0], 0)), 0)
         return golden.cast(e * _reciprocals(e.sum(axis=-1, keepdims=True)), 33, self.format)
@@ -166,7 +165,7 @@ def _table(name: str, words: tuple[int, ...], width: int) -> Memory:
 
 
 def _reciprocals(total: Ints) -> Ints:
-    """2**33 / total by table and one Newton step; 0 for 0."""
+    """Return 2**33 / total by table and one Newton step; 0 for 0."""
     entries = np.array(reciprocal_table(), dtype=np.int64)
     place = np.array([max(int(t).bit_length() - 1, 0) for t in total.reshape(-1)])
     place = place.reshape(total.shape)
@@ -181,7 +180,7 @@ def _reciprocals(total: Ints) -> Ints:
 
 @lowers("fixed_softmax")
 def lower_softmax(low: Lowerer, node: fx.Node) -> Value:
-    """Softmax over the last dimension."""
+    """Lower to a softmax over the last dimension."""
     require_integers(low, node)
     value, source = row_operand(low, node)
     dim = low.setting(node, "dim", None)
@@ -215,15 +214,15 @@ def _mask_of(low: Lowerer, node: fx.Node, value: Value) -> Value | tuple[Any, ..
 
 
 def _mask(low: Lowerer, filled: fx.Node, mask: Value, value: Value) -> Value:
-    """The mask of `filled`, in the shape of `value`."""
+    """Return the mask of `filled`, in the shape of `value`."""
     shape = (1,) * (len(value.shape) - len(mask.shape)) + mask.shape
     place = np.empty_like(mask.order)
     place[mask.order] = np.arange(len(place))
     try:
         places = np.broadcast_to(place.reshape(shape), value.shape).reshape(-1)
     except ValueError:
-        told = f"shapes {value.shape} and {mask.shape}"
-        raise low.refuse(filled, told, "Allowed: a mask that broadcasts") from None
+        what = f"shapes {value.shape} and {mask.shape}"
+        raise low.refuse(filled, what, "Allowed: a mask that broadcasts") from None
     if np.array_equal(places, np.arange(len(place))):
         return mask
     wire = low.gather(filled, mask, places, value.shape)
@@ -231,16 +230,15 @@ def _mask(low: Lowerer, filled: fx.Node, mask: Value, value: Value) -> Value:
 
 
 def _constant(low: Lowerer, filled: fx.Node, mask: Tensor, value: Value) -> tuple[int, ...]:
-    """A mask that is a constant of the model: a bit for each element of the first rows of `value`
-    after which it begins again."""
+    """Return a constant mask: the bits of the first rows of `value`, until it repeats."""
     dims = len(value.shape)
     whole = mask[0] if mask.dim() > dims and len(mask) == 1 else mask
     try:
         bits = np.broadcast_to(whole.bool().cpu().numpy(), value.shape).reshape(-1)
     except ValueError:
-        told = f"shapes {value.shape} and {tuple(mask.shape)}"
+        what = f"shapes {value.shape} and {tuple(mask.shape)}"
         raise low.refuse(
-            filled, told, "Allowed: a mask that broadcasts, for all of a batch"
+            filled, what, "Allowed: a mask that broadcasts, for all of a batch"
         ) from None
     sizes = (math.prod(value.shape[k:]) for k in range(dims - 1, -1, -1))
     period = next(n for n in sizes if np.array_equal(np.resize(bits[:n], bits.shape), bits))
@@ -248,7 +246,7 @@ def _constant(low: Lowerer, filled: fx.Node, mask: Tensor, value: Value) -> tupl
 
 
 class Masking(NamedTuple):
-    """An op that puts minus infinity where a mask says: the operands, and what 1 in the mask is."""
+    """Op that sets masked elements to minus infinity: its operands, and the meaning of 1."""
 
     mask: int
     numbers: int
@@ -261,7 +259,7 @@ MASKS = {"masked_fill": Masking(1, 0, "value", False), "where": Masking(0, 1, "o
 
 @lowers("mask", is_wiring=True)
 def lower_mask(low: Lowerer, node: fx.Node) -> Value:
-    """The numbers as they are: softmax, which alone may read them, takes the mask itself."""
+    """Lower to the numbers themselves; softmax, their only reader, takes the mask."""
     kind = MASKS[low.op(node).name]
     fill = dict(named_arguments(node)).get(kind.fill)
     if not isinstance(fill, int | float) or fill > MASKED:
@@ -278,17 +276,17 @@ def lower_mask(low: Lowerer, node: fx.Node) -> Value:
 
 @functools.lru_cache(maxsize=64)
 def _exp_entries(one: int, step: int, frac_width: int) -> list[int]:
-    """one * exp(-i * step * 2**-frac_width) for i from 0 to 255, rounded, to 40 digits."""
+    """Return one * exp(-i * step * 2**-frac_width) for i from 0 to 255, rounded, to 40 digits."""
     with decimal.localcontext() as context:
         context.prec = 40
         unit = decimal.Decimal(step) * decimal.Decimal(2) ** -frac_width
-        found = [decimal.Decimal(one) * (-unit * i).exp() for i in range(256)]
-    return [int(x.to_integral_value(decimal.ROUND_HALF_EVEN)) for x in found]
+        values = [decimal.Decimal(one) * (-unit * i).exp() for i in range(256)]
+    return [int(x.to_integral_value(decimal.ROUND_HALF_EVEN)) for x in values]
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _parts(far: tuple[int, ...], width: int, frac_width: int) -> tuple[int, ...]:
-    """65535 * exp(-d) for the differences of a row."""
+    """Return 65535 * exp(-d) for the differences of a row."""
     if width <= 8 or frac_width <= 4:
         entries = _exp_entries(65535, 1, frac_width)
         return tuple(entries[d] if d < 256 else entries[255] for d in far)
@@ -297,7 +295,7 @@ def _parts(far: tuple[int, ...], width: int, frac_width: int) -> tuple[int, ...]
 
 
 def _one_over(total: int) -> int:
-    """2**33 / total: the mantissa's reciprocal at the middle of its 256th, and one Newton step."""
+    """Return 2**33 / total by the reciprocal at the middle of its 256th, and a Newton step."""
     power = 1 << (total.bit_length() - 1)
     mantissa = total * 65536 // power
     middle = Fraction(2 * (mantissa // 256) + 1, 512)  # of the interval, from 1 to 2
@@ -307,25 +305,25 @@ def _one_over(total: int) -> int:
 
 @exact_op("softmax", "input dim _stacklevel dtype")
 def exact_softmax(a: Arguments) -> Exact:
-    """exp(x - max) over the sum of them, over the last dimension, in the stated integers."""
+    """Return exp(x - max) over their sum, over the last dimension, in the stated integers."""
     formats = a.get("integer")
     if formats is None:
         raise refuse_setting("arithmetic", "float", "'integer'")
-    x, number, given = a["input"], formats["input"], formats["given"]
+    x, number, operand = a["input"], formats["input"], formats["given"]
     if a.get("dim") not in (-1, len(x.shape) - 1):
         raise refuse_setting("dim", a.get("dim"), "the last dimension")
     rows = rounded(x, number.frac_width, "nearest_even").reshape(-1, x.shape[-1]).tolist()
-    keep = is_kept(given).reshape(-1, x.shape[-1]).tolist()
-    found = [_exact_row(*pair, number) for pair in zip(rows, keep, strict=True)]
-    return Exact(np.array(found, dtype=np.int64).reshape(x.shape), 33)
+    keep = is_kept(operand).reshape(-1, x.shape[-1]).tolist()
+    codes = [_exact_row(*pair, number) for pair in zip(rows, keep, strict=True)]
+    return Exact(np.array(codes, dtype=np.int64).reshape(x.shape), 33)
 
 
 def _exact_row(row: list[int], keep: list[bool], number: Any) -> list[int]:
-    """One row with 33 fractional bits: 0 where it is masked."""
-    kept = [v for v, is_in in zip(row, keep, strict=True) if is_in]
-    if not kept:
+    """Return one row with 33 fractional bits; masked elements are 0."""
+    unmasked = [v for v, is_in in zip(row, keep, strict=True) if is_in]
+    if not unmasked:
         return [0] * len(row)
-    parts = _parts(tuple(max(kept) - v for v in kept), number.width, number.frac_width)
+    parts = _parts(tuple(max(unmasked) - v for v in unmasked), number.width, number.frac_width)
     r = _one_over(sum(parts))
     results = iter(parts)
     return [next(results) * r if is_in else 0 for is_in in keep]
@@ -333,18 +331,18 @@ def _exact_row(row: list[int], keep: list[bool], number: Any) -> list[int]:
 
 @exact_op("masked_fill", "input mask value")
 def exact_masked_fill(a: Arguments) -> Exact:
-    """The input, and a number below all others where the mask is set."""
+    """Return the input, with a number below all others where the mask is set."""
     return _filled(a["input"], a["mask"], a.get("value"), is_kept=False)
 
 
 @exact_op("where", "condition input fill")
 def exact_where(a: Arguments) -> Exact:
-    """The input, and a number below all others where the condition is not."""
+    """Return the input, with a number below all others where the condition is false."""
     return _filled(a["input"], a["condition"], a.get("fill"), is_kept=True)
 
 
 def _filled(x: Exact, mask: Any, fill: Any, is_kept: bool) -> Exact:
-    """Return `x` with `fill` where the mask says; minus infinity is `LEAST`."""
+    """Return `x` with `fill` where the mask is set; minus infinity is `LEAST`."""
     if not isinstance(fill, int | float) or not fill <= -(2.0**100):
         raise refuse_setting("value", fill, "-2**100 or less")
     number = LEAST if math.isinf(fill) else int(fill)

@@ -1,4 +1,4 @@
-"""The matrix-vector product of constant weights as a sum of tables: no multiplier, few adders.
+"""Matrix-vector products with constant weights as sums of tables: no multiplier, few adders.
 
 The bits of all inputs of a row are taken in groups; a table says what the bits of a group add up to
 with their weights. A table of six bits is one LUT for each bit of its results, and one of five bits
@@ -21,17 +21,17 @@ from chop.hw.library.constant_product import MOST_BITS, ConstantProduct, fields
 from chop.hw.library.fixed_linear import PRODUCTS
 
 FIRST_BITS, ADDED_BITS = 6, 5
-"""Of the first table of a row, and of one that is added: what a LUT takes besides the sum."""
+"""Input bits of the first table of a row, and of one that is added: a LUT also takes the sum."""
 MOST_INPUT_BITS, MOST_ROWS, MOST_COLUMNS, MOST_LATE = 1 << 16, 1 << 16, 1 << 24, 31
-"""What the fields of a table hold."""
+"""Largest values of the fields of a table."""
 
 Term = tuple[int, int]
-"""An input bit, counted through the beat, and what it adds."""
+"""Input bit, counted through the beat, and its term."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """`start` and what the bits of `terms` add; added to the tables of its row before it.
+    """Table of `start` plus the terms of its bits, added to the tables before it in its row.
 
     The sum so far has `width` bits, below `low` the table adds nothing.
     """
@@ -44,7 +44,7 @@ class Table:
     is_last: bool
 
     def columns(self) -> list[int]:
-        """For each bit that is added, what it is at each address of six bits.
+        """Return each bit of the table at each address of six bits.
 
         >>> Table(0, ((0, 1),), 0, 0, 2, True).columns()[0] == int("10" * 32, 2)
         True
@@ -60,7 +60,7 @@ class Table:
 
 
 def tables_of(row: int, terms: Sequence[Term], start: int) -> list[Table]:
-    """The tables of a row that is `start` and the sum of `terms`.
+    """Return the tables of a row that is `start` plus the sum of `terms`.
 
     Sums on the way are counted from the least that they may be, so that they need no sign; the
     difference is in the last table. What is a multiple of a high power of two comes last: below it
@@ -79,15 +79,15 @@ def tables_of(row: int, terms: Sequence[Term], start: int) -> list[Table]:
     starts[-1] += rest - below if len(groups) > 1 else rest
     widths = [(sum(reach[: k + 1]) + below).bit_length() for k in range(len(groups))]
     widths[-1] = _signed_width(rest, rest + sum(reach))
-    found = zip(groups, starts, lows, widths, strict=True)
+    parts = zip(groups, starts, lows, widths, strict=True)
     return [
         Table(row, tuple(group), first, low, max(width, low + 1), k == len(groups) - 1)
-        for k, (group, first, low, width) in enumerate(found)
+        for k, (group, first, low, width) in enumerate(parts)
     ]
 
 
 def _twos(number: int) -> int:
-    """How often 2 divides a number."""
+    """Return the number of times that 2 divides a number."""
     return (number & -number).bit_length() - 1
 
 
@@ -98,7 +98,7 @@ def _signed_width(low: int, high: int) -> int:
 @register
 @dataclass(frozen=True, eq=False)
 class TableSum(ConstantProduct):
-    """weight @ x + bias by tables of groups of input bits."""
+    """Product weight @ x + bias by tables of groups of input bits."""
 
     module = "fixed_table_sum"
 
@@ -120,8 +120,8 @@ class TableSum(ConstantProduct):
 
     @cached_property
     def rows(self) -> list[list[Table]]:
-        """The tables of each output."""
-        number, found = self.source.format, []
+        """Tables of each output."""
+        number, rows = self.source.format, []
         for row, (weights, start) in enumerate(
             zip(self.weights.weight, self.starts(), strict=True)
         ):
@@ -131,17 +131,17 @@ class TableSum(ConstantProduct):
                 if w
                 for place, bit in enumerate(_bits(number))
             ]
-            found.append(tables_of(row, terms, start))
-        return found
+            rows.append(tables_of(row, terms, start))
+        return rows
 
     @cached_property
     def tables(self) -> list[Table]:
-        """Of all outputs."""
+        """Tables of all outputs."""
         return [table for row in self.rows for table in row]
 
     @property
     def additions(self) -> int:
-        """Of the longest row."""
+        """Tables of the longest row."""
         return max(len(row) for row in self.rows) - 1
 
     @property
@@ -150,7 +150,7 @@ class TableSum(ConstantProduct):
         return max(self.additions - 1, 0) // self.adders_per_stage
 
     def late(self, level: int, is_first: bool) -> int:
-        """Cycles after the inputs in which the addition of that level happens."""
+        """Return the cycles from the inputs to the addition of that level."""
         return min((level if is_first else level - 1) // self.adders_per_stage, self.stages)
 
     def parameters(self) -> Mapping[str, Parameter]:
@@ -167,11 +167,11 @@ class TableSum(ConstantProduct):
 
     @property
     def column_count(self) -> int:
-        """Bits that all tables add."""
+        """Bits of all tables."""
         return sum(table.width - table.low for table in self.tables)
 
     def table_words(self) -> tuple[int, ...]:
-        """The tables as the module reads them: all rows end in the same cycle."""
+        """Return the tables as words of a parameter; all rows end in the same cycle."""
         words: list[int] = []
         column = 0
         for row in self.rows:
@@ -196,7 +196,7 @@ class TableSum(ConstantProduct):
 
     def cost(self) -> Cost:
         outputs, bits = self.outputs[0].elements, self.inputs[0].beat_width
-        held = sum(
+        sums = sum(
             table.width
             for row in self.rows
             for k, table in enumerate(row)
@@ -204,7 +204,7 @@ class TableSum(ConstantProduct):
             and (self.additions - len(row) + 1 + k) % self.adders_per_stage == 0
         )
         results = outputs * (self.acc_width + 2 * self.format.width)
-        return Cost(register_bits=held + self.stages * bits + results)
+        return Cost(register_bits=sums + self.stages * bits + results)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:
@@ -219,7 +219,7 @@ class TableSum(ConstantProduct):
 
 
 def _bits(number: Fixed) -> list[int]:
-    """What each bit of a code counts."""
+    """Return the value of each bit of a code."""
     places = [1 << place for place in range(number.width)]
     return [*places[:-1], -places[-1]] if number.is_signed else places
 

@@ -1,4 +1,4 @@
-"""The windows of an image: what convolution and pooling stand on.
+"""Sliding windows of an image, for convolution and pooling.
 
 Images stream by row, column, channel: the shape of their stream is (rows, columns, channels), of a
 sequence (positions, channels).
@@ -31,7 +31,7 @@ READ_LATENCY = 2
 
 @dataclass(frozen=True)
 class Geometry:
-    """A window over an image: pairs are (columns, rows); `beats` per pixel."""
+    """Window over an image; pairs are (columns, rows), `beats` per pixel."""
 
     size: tuple[int, int]
     kernel: tuple[int, int]
@@ -65,7 +65,7 @@ class Geometry:
 
 
 class WindowTwin(Twin):
-    """Which beats of the image have come, and which window beat is next."""
+    """Cycle model: beats of the image that have come, and the next window beat."""
 
     name = "Window"
 
@@ -92,7 +92,7 @@ def _window_process(geometry: Geometry) -> Process:
 
 
 def _window_schedule(g: Geometry) -> list[tuple[int, int, int]]:
-    """For each window beat: the kept line and beat it reads (line -1: padding), lines freed."""
+    """Return line, beat (line -1: padding) and freed lines of each window beat."""
     schedule = []
     for out_row in range(g.out_size[1]):
         top = out_row * g.stride[1] - g.padding[1]
@@ -110,7 +110,7 @@ def _window_schedule(g: Geometry) -> list[tuple[int, int, int]]:
 
 
 def geometry_of(source: Stream, kernel: Pair, stride: Pair, padding: Pair) -> Geometry:
-    """Windows of (columns, rows) over images of `source`; a sequence is an image of one row."""
+    """Return the geometry of windows over images of `source`; a sequence has one row."""
     columns, channels = source.shape[-2:]
     rows = source.shape[-3] if len(source.shape) == 3 else 1
     geometry = Geometry((columns, rows), kernel, stride, padding, channels // source.lanes)
@@ -123,7 +123,7 @@ def geometry_of(source: Stream, kernel: Pair, stride: Pair, padding: Pair) -> Ge
 
 
 def windows(x: Ints, g: Geometry, pad: int) -> Ints:
-    """(tensors, out rows, out columns, kernel rows, kernel columns, channels)."""
+    """Return windows as (tensors, out rows, out columns, kernel rows, kernel columns, channels)."""
     images = x.reshape(len(x), g.size[1], g.size[0], -1)
     (columns, rows) = g.padding
     padded = np.pad(images, ((0, 0), (rows, rows), (columns, columns), (0, 0)), constant_values=pad)
@@ -132,27 +132,27 @@ def windows(x: Ints, g: Geometry, pad: int) -> Ints:
 
 
 def geometry_parameters(source: Stream, g: Geometry) -> dict[str, Parameter]:
-    """Sizes of image, window, stride and padding; a sequence leaves out the rows."""
-    found: dict[str, Parameter] = {
+    """Return the parameters of image, window, stride and padding; a sequence has no rows."""
+    sizes: dict[str, Parameter] = {
         "DATA_IN_0_TENSOR_SIZE_DIM_0": source.shape[-1],
         "DATA_IN_0_TENSOR_SIZE_DIM_1": source.shape[-2],
         "DATA_IN_0_PARALLELISM_DIM_0": source.lanes,
     }
     if len(source.shape) == 3:
-        found["DATA_IN_0_TENSOR_SIZE_DIM_2"] = source.shape[0]
+        sizes["DATA_IN_0_TENSOR_SIZE_DIM_2"] = source.shape[0]
     for name, pair in (
         ("KERNEL_SIZE", g.kernel),
         ("STRIDE", g.stride),
         ("PADDING", g.padding),
     ):
         for dim in range(len(source.shape) - 1):
-            found[f"{name}_DIM_{dim}"] = pair[dim]
-    return found
+            sizes[f"{name}_DIM_{dim}"] = pair[dim]
+    return sizes
 
 
 @dataclass(frozen=True)
 class Windowed(Component):
-    """What convolution and pooling share: `kernel`, `stride`, `padding` are (columns, rows)."""
+    """Base of convolution and pooling; `kernel`, `stride`, `padding` are (columns, rows)."""
 
     source: Stream
     kernel: Pair
@@ -161,7 +161,7 @@ class Windowed(Component):
 
     @property
     def geometry(self) -> Geometry:
-        """The windows."""
+        """Geometry of the windows."""
         return geometry_of(self.source, self.kernel, self.stride, self.padding)
 
     @property
@@ -171,7 +171,7 @@ class Windowed(Component):
         return g.out_size[0] * g.out_size[1] * g.kernel[0] * g.kernel[1] * g.beats
 
     def image_shape(self, channels: int) -> tuple[int, ...]:
-        """Shape of the output stream."""
+        """Return the shape of the output stream."""
         columns, rows = self.geometry.out_size
         leading = (rows, columns) if len(self.source.shape) == 3 else (columns,)
         return (*leading, channels)
@@ -180,7 +180,7 @@ class Windowed(Component):
         return max(self.source.beats, self.window_beats)
 
     def line_cost(self) -> Cost:
-        """Memory of the line buffer."""
+        """Return the memory of the line buffer."""
         row_bits = self.geometry.size[0] * self.source.shape[-1] * self.source.format.width
         return Cost(memory_bits=self.geometry.lines * row_bits)
 
@@ -188,7 +188,7 @@ class Windowed(Component):
 @register
 @dataclass(frozen=True)
 class SlidingWindow(Windowed):
-    """The windows themselves: one vector of kernel rows x kernel columns x channels per pixel."""
+    """Windows alone: a vector of kernel rows x kernel columns x channels per pixel."""
 
     module = "sliding_window"
     has_sums = False
@@ -240,13 +240,13 @@ class SlidingWindow(Windowed):
 
 
 def pair(value: Any, dims: int) -> Pair:
-    """(columns, rows) of a size given as one number or as (rows, columns)."""
+    """Return (columns, rows) of a size that is one number or (rows, columns)."""
     sizes = [int(v) for v in value] if isinstance(value, tuple | list) else [int(value)] * dims
     return (sizes[-1], sizes[0] if dims == 2 else 1)
 
 
 def pixels_of(wire: Wire, component: Component) -> Value:
-    """A value streamed pixel by pixel, from the shape of the stream that gives it."""
+    """Return a value that is streamed pixel by pixel, from the shape of its stream."""
     stream_shape = component.output.shape
     shape = (stream_shape[-1], *stream_shape[:-1])
     return Value(wire, shape, pixel_order(shape))

@@ -1,4 +1,4 @@
-"""Two tensors behind each other along a dimension; the second may be constant."""
+"""Concatenation of two tensors along a dimension; the second may be constant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from chop.ir.meta import mase_meta
 
 
 class ConcatTwin(Twin):
-    """Blocks in turn. Of a constant that comes first, each waits for a beat of the stream."""
+    """Cycle model: blocks in turn; those of a leading constant wait for a beat of the stream."""
 
     name = "Concat"
 
@@ -57,7 +57,7 @@ class Concat(Component):
     shape: tuple[int, ...]
     is_swapped: bool = False
     constant: Ints | None = None
-    """Codes of the right tensor, flat, where it is no stream."""
+    """Codes of a constant right tensor, flat; None: it is a stream."""
     module = "stream_concat"
     has_sums = False
 
@@ -132,7 +132,7 @@ class Concat(Component):
 
 @lowers("stream_concat")
 def lower_concat(low: Lowerer, node: fx.Node) -> Value:
-    """Operands behind each other; one after the other joins what is there."""
+    """Lower to concatenations, one operand after the other."""
     listed = node.args[0] if node.args else node.kwargs["tensors"]
     assert isinstance(listed, tuple | list), "cat takes a list"
     dims = len(mase_meta(node).common["results"]["data_out_0"]["shape"])
@@ -158,11 +158,11 @@ def _part(low: Lowerer, node: fx.Node, number: int) -> Value | Constant:
 
 
 def _common_format(low: Lowerer, node: fx.Node, parts: Sequence[Value | Constant]) -> Fixed:
-    wanted = low.wanted_format(node)
-    if wanted is not None:
-        return wanted
-    found = [p.format if isinstance(p, Constant) else low.stream(p).format for p in parts]
-    return found[0] if len(set(found)) == 1 else formats.union(found)
+    number = low.wanted_format(node)
+    if number is not None:
+        return number
+    numbers = [p.format if isinstance(p, Constant) else low.stream(p).format for p in parts]
+    return numbers[0] if len(set(numbers)) == 1 else formats.union(numbers)
 
 
 def _joined(
@@ -173,7 +173,7 @@ def _joined(
     number: Fixed,
     is_last: bool,
 ) -> Value:
-    """Two parts; a constant one is the component's second operand."""
+    """Return the concatenation of two parts; a constant is the second operand."""
     is_swapped = isinstance(parts[0], Constant)
     left, right = (parts[1], parts[0]) if is_swapped else parts
     if isinstance(left, Constant):
@@ -185,8 +185,8 @@ def _joined(
     sizes = [p.shape[dim] for p in (left, right)]
     shape = (*left.shape[:dim], sum(sizes), *left.shape[dim + 1 :])
     out = shape if shape[-1] % lanes == 0 else (math.prod(shape),)
-    made: Any = None if isinstance(right, Value) else right.encoded(number)
-    component = Concat(a, b, blocks, out, is_swapped, made)
+    codes: Any = None if isinstance(right, Value) else right.encoded(number)
+    component = Concat(a, b, blocks, out, is_swapped, codes)
     wires = [v.wire for v in (left, right) if isinstance(v, Value)]
     low.components[node.name] = component
     wire = low.builder.add(low.builder.fresh(node.name), component, *wires)
@@ -198,7 +198,7 @@ def _joined(
 
 @exact_op("cat", "tensors dim")
 def exact_cat(a: Arguments) -> Exact:
-    """Tensors behind each other, at a scale that holds all."""
+    """Return the concatenated tensors, at a scale that holds all."""
     parts: list[Exact] = list(a["tensors"])
     frac_width = max(p.frac_width for p in parts)
     divisor = math.lcm(*(p.divisor for p in parts))

@@ -1,4 +1,4 @@
-"""The windows of an image, each whole in one beat: for layers that take a window in each cycle."""
+"""Windows of an image, one per beat, for layers that take a window in each cycle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chop.hw.library.sliding_window import Geometry, SlidingWindow, WindowTwin
 
 
 def due_steps(g: Geometry) -> Iterator[int]:
-    """For each window, the step in which its last pixel comes, counted through the rows.
+    """Return the step of each window's last pixel, counted through the rows.
 
     A pixel to the right of the image counts as the next row's: it is masked.
     """
@@ -27,7 +27,7 @@ def due_steps(g: Geometry) -> Iterator[int]:
 
 
 class WholeWindowTwin(WindowTwin):
-    """A pixel per step, then steps without; windows at those that are due."""
+    """Cycle model: a pixel per step, then steps without; windows at those that are due."""
 
     name = "Whole window"
 
@@ -48,7 +48,7 @@ def _process(g: Geometry) -> Process:
 @register
 @dataclass(frozen=True)
 class WholeWindow(SlidingWindow):
-    """Windows of kernel rows x kernel columns x channels; a beat is a pixel, then a window."""
+    """Windows of kernel rows x kernel columns x channels: pixels in, windows out."""
 
     module = "whole_window"
 
@@ -81,9 +81,9 @@ class WholeWindow(SlidingWindow):
         return self.steps
 
     def parameters(self) -> Mapping[str, Parameter]:
-        told = dict(super().parameters())
-        del told["DATA_IN_0_TENSOR_SIZE_DIM_0"]  # of beats
-        return told
+        parameters = dict(super().parameters())
+        del parameters["DATA_IN_0_TENSOR_SIZE_DIM_0"]  # of beats
+        return parameters
 
     def cost(self) -> Cost:
         g, width = self.geometry, self.source.beat_width

@@ -1,4 +1,4 @@
-"""A queue, where one way through a design is faster than another."""
+"""FIFO, for paths of a design that are faster than others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Fifo(Mover):
 
     depth: int = 4
     has_head: bool = False
-    """Whether the oldest beat is a register also where the queue is small."""
+    """True if the oldest beat has a register even in a small queue."""
     module = "fifo"
 
     def parameters(self) -> Mapping[str, Parameter]:

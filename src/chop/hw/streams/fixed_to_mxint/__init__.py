@@ -1,4 +1,4 @@
-"""From fixed point to MXINT: the exponent of each block, and the mantissas at it."""
+"""Cast from fixed point to MXINT: the shared exponent of each block, and its mantissas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATENCY = 3
 
 
 class BlockTwin(Twin):
-    """Blocks of `beats` beats, the last of each `blocks` of `tail`, held until their last beat."""
+    """Cycle model: a block leaves after its last beat; every `blocks`-th block has `tail` beats."""
 
     name = "Blocks"
 
@@ -43,7 +43,7 @@ def _process(beats: int, blocks: int, tail: int) -> Process:
 
 
 def check_block(where: str, source: Stream, block: int) -> None:
-    """An error unless every beat lies in one block."""
+    """Raise an error unless every beat is part of one block."""
     if block % source.lanes:
         raise ConfigError(
             f"{where}: parallelism must divide the {block} elements of a block, got {source.lanes}."
@@ -53,7 +53,7 @@ def check_block(where: str, source: Stream, block: int) -> None:
 @register
 @dataclass(frozen=True)
 class ToMxint(Component):
-    """The numbers of a stream in the format `number`, in blocks along the last dimension."""
+    """Numbers of a stream in the format `number`, in blocks along the last dimension."""
 
     source: Stream
     number: MXInt
@@ -68,14 +68,14 @@ class ToMxint(Component):
 
     @property
     def format(self) -> Mxint:
-        """Of the output."""
-        found = self.outputs[0].format
-        assert isinstance(found, Mxint), found
-        return found
+        """Format of the output."""
+        wire = self.outputs[0].format
+        assert isinstance(wire, Mxint), wire
+        return wire
 
     @property
     def places(self) -> Places:
-        """Of the highest bit of a block."""
+        """Lowest and highest place of the highest bit of a block."""
         return places(self.number, self.source.format)
 
     def golden(self, *data: Ints) -> Ints:
@@ -97,7 +97,7 @@ class ToMxint(Component):
 
     @property
     def block_beats(self) -> tuple[int, int, int]:
-        """Beats of a block, blocks of a row, and beats of the last."""
+        """Beats of a block, blocks of a row, and beats of the last block."""
         row, block, lanes = self.format.row, self.format.block, self.source.lanes
         return block // lanes, -(-row // block), ((row - 1) % block + 1) // lanes
 

@@ -1,4 +1,4 @@
-"""Between two components of unlike parallelism."""
+"""Gearbox between components of different parallelism."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chop.hw.design.twin import Twin
 
 
 class GearboxTwin(Twin):
-    """A count of elements, in units that divide both beats."""
+    """Cycle model: a count of elements, in units that divide both beats."""
 
     name = "Gearbox"
 

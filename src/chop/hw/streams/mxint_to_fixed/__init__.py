@@ -1,4 +1,4 @@
-"""From MXINT to fixed point."""
+"""Cast from MXINT to fixed point."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chop.nn.quantizers.mxint import MXInt
 
 
 def block_precision(prefix: str, number: Fixed) -> dict[str, Parameter]:
-    """The parameters that say the numbers of an MXINT port."""
+    """Return the parameters of the format of an MXINT port."""
     assert isinstance(number, Mxint), f"{prefix} is in {number}"
     return {
         f"{prefix}_PRECISION_0": number.mantissa,
@@ -28,7 +28,7 @@ def block_precision(prefix: str, number: Fixed) -> dict[str, Parameter]:
 @register
 @dataclass(frozen=True)
 class FromMxint(Component):
-    """The numbers of an MXINT stream in fixed point: rounded and brought into its range."""
+    """Numbers of an MXINT stream in fixed point, rounded and saturated."""
 
     source: Stream
     format: Fixed
@@ -40,10 +40,10 @@ class FromMxint(Component):
 
     @property
     def number(self) -> Mxint:
-        """Of the input."""
-        found = self.source.format
-        assert isinstance(found, Mxint), found
-        return found
+        """Format of the input."""
+        wire = self.source.format
+        assert isinstance(wire, Mxint), wire
+        return wire
 
     def golden(self, *data: Ints) -> Ints:
         return golden.cast(data[0], self.number.frac_width, self.format)
@@ -73,10 +73,12 @@ class FromMxint(Component):
             (MXInt(2, exponent_width=1, block_size=-1), wide, BYTE, 4),
             *((MXInt(6, block_size=4), wide, kind, 1) for kind in KINDS),
         ]
-        sources = [Stream((2, 8), n, on_wire(number, given, 8)) for number, given, _, n in pairs]
-        return [cls(s, pair[2]) for s, pair in zip(sources, pairs, strict=True)]
+        return [
+            cls(Stream((2, 8), lanes, on_wire(number, source, 8)), out)
+            for number, source, out, lanes in pairs
+        ]
 
 
 def exact_format(number: Mxint) -> Fixed:
-    """Fixed point with all numbers of an MXINT stream."""
+    """Return the fixed-point format that holds all numbers of an MXINT stream."""
     return Fixed(number.width, number.frac_width, narrow=True)

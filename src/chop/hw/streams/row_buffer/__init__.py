@@ -1,4 +1,4 @@
-"""What holds a row until its last beat and a number about all of it: part of softmax and norms."""
+"""Row buffer: a row until its last beat, and a scalar of the row; part of softmax and norms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chop.hw.design.twin import Twin
 
 
 class FrontTwin(Twin):
-    """A pipeline into a skid buffer that takes a beat of each of its inputs at once."""
+    """Cycle model of a pipeline into a skid buffer that takes a beat of every input at once."""
 
     name = "Front"
 
@@ -22,9 +22,9 @@ class FrontTwin(Twin):
 
 
 class RowTwin(Twin):
-    """A `row_buffer`, the pipeline behind it and the skid buffer at its end.
+    """Cycle model of a `row_buffer`, the pipeline behind it and the skid buffer at its end.
 
-    `latency`: registers behind the buffer's memory, its output among them.
+    `latency`: registers behind the buffer's memory, including its output.
     """
 
     name = "Row"
@@ -41,7 +41,7 @@ class RowTwin(Twin):
 
 
 def row_cost(beats: int, beat_width: int, scalar_width: int) -> Cost:
-    """Memory of a `row_buffer`, and the skid buffer before it."""
+    """Return the memory of a `row_buffer` and the registers of the skid buffer before it."""
     width = beat_width + scalar_width
     memory = (beats + 1) * beat_width + 2 * scalar_width
     return Cost(memory_bits=memory, register_bits=2 * width)

@@ -1,4 +1,4 @@
-"""From one number format to another."""
+"""Cast between two number formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chop.hw.design.twin import Twin
 @register
 @dataclass(frozen=True)
 class Cast(Component):
-    """The same numbers in another format: rounded and brought into its range."""
+    """Numbers of a stream in another format, rounded and saturated."""
 
     source: Stream
     format: Fixed

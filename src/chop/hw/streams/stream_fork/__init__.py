@@ -1,4 +1,4 @@
-"""One stream to several consumers."""
+"""Fork: one stream for several consumers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ForkTwin(Twin):
 @register
 @dataclass(frozen=True)
 class Fork(Mover):
-    """The same beats to `branches` consumers."""
+    """The same beats for `branches` consumers."""
 
     branches: int = 2
     module = "stream_fork"

@@ -1,4 +1,4 @@
-"""A tensor in another order, or a part of it."""
+"""Reordering: the elements of a tensor, or some of them, in another order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Banks = tuple[tuple[int, ...], ...]
 
 
 class ReorderTwin(Twin):
-    """Two banks of registers, one filled while the other is emptied: of designs written before."""
+    """Cycle model of two banks of registers, for designs of earlier versions."""
 
     name = "Reorder"
 
@@ -33,7 +33,7 @@ class ReorderTwin(Twin):
 
 
 class BlockReorderTwin(Twin):
-    """Two tensors in block RAM, one filled while the other is read."""
+    """Cycle model of two tensors in block RAM, one written while the other is read."""
 
     name = "Block reorder"
 
@@ -47,7 +47,7 @@ class BlockReorderTwin(Twin):
 
 
 def _whole(in_beats: int, out_beats: int) -> tuple[Phase, ...]:
-    """`out_beats` of a whole tensor, freed with the last."""
+    """Return the phases that give `out_beats` of a whole tensor and free it with the last."""
     needs = {0: in_beats}
     last = Phase(needs=needs, frees=needs, gives=(0,))
     return (Phase(out_beats - 1, needs=needs, gives=(0,)), last)
@@ -58,7 +58,7 @@ def _whole(in_beats: int, out_beats: int) -> tuple[Phase, ...]:
 class Reorder(Component):
     """Elements of each tensor in another order: output element i is input element order[i].
 
-    Elements may be left out. Where whole beats move they may also come again.
+    Elements may be left out. If whole beats move, they may also be repeated.
     """
 
     source: Stream
@@ -81,7 +81,7 @@ class Reorder(Component):
 
     @property
     def moves_beats(self) -> bool:
-        """Whether every output beat is an input beat."""
+        """True if every output beat is an input beat."""
         return moves_beats(self.order, self.source.lanes)
 
     def golden(self, *data: Ints) -> Ints:
@@ -106,10 +106,10 @@ class Reorder(Component):
             return (Memory("order", words, address_width, is_streamed=False),)
         bank_width = max(1, (lanes - 1).bit_length())
         banks = np.asarray(banks_of(self.order, lanes, beats))
-        wanted = banks.reshape(-1)[index]  # of each output beat: the bank of each lane
+        read = banks.reshape(-1)[index]  # the bank of each lane of each output beat
         turned = np.zeros_like(index)
-        np.put_along_axis(turned, wanted, index // lanes, axis=1)
-        low, high = pack_words(wanted, bank_width), pack_words(turned, address_width)
+        np.put_along_axis(turned, read, index // lanes, axis=1)
+        low, high = pack_words(read, bank_width), pack_words(turned, address_width)
         words = tuple(a | b << (lanes * bank_width) for a, b in zip(low, high, strict=True))
         taking = tuple(pack_words(np.argsort(banks, axis=1), bank_width))
         width = lanes * bank_width
@@ -143,7 +143,7 @@ class Reorder(Component):
 
 
 def moves_beats(order: Sequence[int] | Ints, lanes: int) -> bool:
-    """Whether every `lanes` consecutive elements of `order` are one beat of the input."""
+    """Return True if every `lanes` consecutive elements of `order` are one beat of the input."""
     index = np.asarray(order, dtype=np.int64).reshape(-1, lanes)
     starts = index[:, :1]
     return bool((index == starts + np.arange(lanes)).all() and (starts % lanes == 0).all())
@@ -151,10 +151,10 @@ def moves_beats(order: Sequence[int] | Ints, lanes: int) -> bool:
 
 @lru_cache(maxsize=64)
 def banks_of(order: tuple[int, ...], lanes: int, beats: int) -> Banks:
-    """Of each input beat, the bank of each of its lanes: in no beat, in or out, is one there twice.
+    """Return the bank of each lane of each input beat, so that no beat uses a bank twice.
 
     The edges between input and output beats are coloured (König): an element takes a bank that is
-    free on both sides, and where there is none, two banks are exchanged along a path.
+    free on both sides. If there is none, two banks are exchanged along a path.
 
     >>> banks_of((0, 2, 1, 3), 2, 2)
     ((0, 1), (1, 0))
@@ -164,17 +164,16 @@ def banks_of(order: tuple[int, ...], lanes: int, beats: int) -> Banks:
     place = {element: k // lanes for k, element in enumerate(order)}
     for element in sorted(place):
         _colour(element, left, right, place, lanes)
-    rest = (e for e in range(beats * lanes) if e not in place)
-    for element in rest:  # nothing reads it: any bank that is left
+    for element in sorted({*range(beats * lanes)} - {*place}):  # not read: any free bank
         row = left[element // lanes]
         row[int(np.argmax(row < 0))] = element
-    found = np.empty(beats * lanes, dtype=np.int64)
-    found[left.reshape(-1)] = np.tile(np.arange(lanes), beats)
-    return tuple(tuple(int(b) for b in row) for row in found.reshape(beats, lanes))
+    banks = np.empty(beats * lanes, dtype=np.int64)
+    banks[left.reshape(-1)] = np.tile(np.arange(lanes), beats)
+    return tuple(tuple(int(b) for b in row) for row in banks.reshape(beats, lanes))
 
 
 def _colour(element: int, left: Ints, right: Ints, place: Mapping[int, int], lanes: int) -> None:
-    """Give `element` a bank, moving others where needed."""
+    """Assign a bank to `element`; move others if needed."""
     into, out = element // lanes, place[element]
     free = np.flatnonzero((left[into] < 0) & (right[out] < 0))
     if free.size:
@@ -183,9 +182,9 @@ def _colour(element: int, left: Ints, right: Ints, place: Mapping[int, int], lan
     a = int(np.argmax(left[into] < 0))
     b = int(np.argmax(right[out] < 0))
     path, side, at = [], 0, out  # elements in turn in banks a, b, a … from the output beat on
-    while (found := int((right if side == 0 else left)[at, a if side == 0 else b])) >= 0:
-        path.append(found)
-        at = found // lanes if side == 0 else place[found]
+    while (other := int((right if side == 0 else left)[at, a if side == 0 else b])) >= 0:
+        path.append(other)
+        at = other // lanes if side == 0 else place[other]
         side = 1 - side
     for k, other in enumerate(path):  # first all out, then all in: the path shares its beats
         bank = a if k % 2 == 0 else b

@@ -1,8 +1,8 @@
-"""A block that tensors pass several times: its way in, its way out, and what is read in each pass.
+"""Components of a block that tensors pass several times: entry, exit, and replay of operands.
 
-`LoopEntry` takes tensors from outside and then, pass by pass, what came back; `LoopExit` sends
-tensors back, and on after the last pass. `in_flight` tensors make each pass one behind the other;
-the next ones enter behind the last pass of these.
+`LoopEntry` takes tensors from outside, then those that come back, pass by pass. `LoopExit` sends
+tensors back, and out after the last pass. `in_flight` tensors make each pass together; the next
+ones enter after their last pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chop.hw.design.twin import Twin
 
 
 class EntryTwin(Twin):
-    """Beats of one stream, then of another."""
+    """Cycle model: beats of one stream, then of another."""
 
     name = "Loop entry"
 
@@ -34,7 +34,7 @@ class EntryTwin(Twin):
 
 
 class RouteTwin(Twin):
-    """Beats to one skid buffer, then to another."""
+    """Cycle model: beats to one skid buffer, then to another."""
 
     name = "Route"
 
@@ -47,7 +47,7 @@ class RouteTwin(Twin):
 
 
 class ReplayTwin(Twin):
-    """A whole tensor in, then the beats of all passes; the next tensor loads meanwhile."""
+    """Cycle model: a tensor loads whole and leaves in each pass, while the next one loads."""
 
     name = "Replay"
 
@@ -57,14 +57,14 @@ class ReplayTwin(Twin):
 
     def process(self) -> Process:
         whole = {0: self.beats}
-        given = Phase(self.passes * self.beats - 1, needs=whole, gives=(0,))
-        phases = (given, Phase(needs=whole, frees=whole, gives=(0,)))
+        repeated = Phase(self.passes * self.beats - 1, needs=whole, gives=(0,))
+        phases = (repeated, Phase(needs=whole, frees=whole, gives=(0,)))
         return Process(phases, (2 * self.beats,), depth=1, slides=True)
 
 
 @dataclass(frozen=True)
 class LoopEntry(Mover):
-    """Tensors from outside, then `passes` - 1 times what comes back; streams are of one pass."""
+    """Tensors from outside, then `passes` - 1 times those that come back."""
 
     passes: int = 2
     in_flight: int = 1
@@ -93,7 +93,7 @@ class LoopEntry(Mover):
 
 @dataclass(frozen=True)
 class LoopExit(Mover):
-    """Tensors go back, by port 0, and after the last of `passes` on, by port 1."""
+    """Tensors back by port 0, and after the last of `passes` out by port 1."""
 
     passes: int = 2
     in_flight: int = 1
@@ -121,7 +121,7 @@ class LoopExit(Mover):
 @register
 @dataclass(frozen=True)
 class Replay(Component):
-    """Tensors that every pass reads: kept in block RAM, twice, and given `passes` times."""
+    """Operands that every pass reads: two tensors in block RAM, each given `passes` times."""
 
     stream: Stream
     passes: int
@@ -151,8 +151,8 @@ class Replay(Component):
         return [ReplayTwin(self.in_flight * self.stream.beats, self.passes)]
 
     def cost(self) -> Cost:
-        kept = 2 * self.in_flight * self.stream.elements
-        return Cost(memory_bits=kept * self.stream.format.width)
+        elements = 2 * self.in_flight * self.stream.elements
+        return Cost(memory_bits=elements * self.stream.format.width)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

@@ -1,4 +1,4 @@
-"""Some consecutive beats of each tensor."""
+"""Slices: some consecutive beats of each row."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from chop.hw.design.twin import Twin
 
 
 class SliceTwin(Twin):
-    """Beats before, kept and behind."""
+    """Cycle model: beats that are dropped, passed, and dropped."""
 
     name = "Slice"
 
-    def __init__(self, beats: int, first: int, kept: int) -> None:
-        self.arguments = (beats, first, kept)
-        self.beats, self.first, self.kept = beats, first, kept
+    def __init__(self, beats: int, first: int, passed: int) -> None:
+        self.arguments = (beats, first, passed)
+        self.beats, self.first, self.passed = beats, first, passed
 
     def process(self) -> Process:
-        behind = self.beats - self.first - self.kept
-        return Process((take(self.first, gives=()), take(self.kept), take(behind, gives=())))
+        behind = self.beats - self.first - self.passed
+        return Process((take(self.first, gives=()), take(self.passed), take(behind, gives=())))
 
 
 @register
 @dataclass(frozen=True)
 class Slice(Component):
-    """Elements `first` … of each row, the last dimension; as many of each as fill `shape`."""
+    """Elements of each row from `first` on, as many as fill `shape`."""
 
     source: Stream
     first: int
@@ -57,12 +57,12 @@ class Slice(Component):
 
     @property
     def rows(self) -> int:
-        """Of a tensor."""
+        """Rows of a tensor."""
         return self.source.elements // self.source.shape[-1]
 
     @property
     def kept(self) -> int:
-        """Elements of a row."""
+        """Elements of a row that pass."""
         return self.output.elements // self.rows
 
     def golden(self, *data: Ints) -> Ints:
@@ -74,8 +74,11 @@ class Slice(Component):
         return self.source.shape[-1] // lanes, self.first // lanes, self.kept // lanes
 
     def parameters(self) -> Mapping[str, Parameter]:
-        beats, first, kept = self._beats()
-        return {"DATA_WIDTH": self.source.beat_width, "BEATS": beats, "FIRST": first, "KEPT": kept}
+        names = ("BEATS", "FIRST", "KEPT")
+        return {
+            "DATA_WIDTH": self.source.beat_width,
+            **dict(zip(names, self._beats(), strict=True)),
+        }
 
     def twins(self) -> list[Twin]:
         return [SliceTwin(*self._beats())]

@@ -1,0 +1,1 @@
+"""Dot product of signed numbers: multipliers and a registered adder tree."""

@@ -1,0 +1,1 @@
+"""Cast of one number: rounding and saturation."""

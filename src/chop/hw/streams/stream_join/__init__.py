@@ -1,0 +1,1 @@
+"""Join of two streams."""

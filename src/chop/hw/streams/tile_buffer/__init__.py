@@ -1,0 +1,1 @@
+"""Tile buffer: beats of a matrix, read by tiles and repeated."""
