@@ -23,7 +23,7 @@ from chop.ir.graph import MaseGraph
 from chop.report.search_figures import draw_best_so_far, draw_pareto
 from chop.search import SearchPlan
 from chop.search import search as run_search
-from chop.search.apply import apply, check_wanted, choose_trial
+from chop.search.apply import apply, check_trial_name, choose_trial
 from chop.search.compression import factor
 from chop.search.costs import direction_of_cost
 from chop.search.evaluate import EVALUATORS, ModelEvaluator
@@ -55,7 +55,7 @@ def prepare(
     if config.pruner != "none" and "train" not in config.mode and not is_partial:
         session.console.note(f"--pruner stops trainings, and --mode {config.mode} has none")
     plan = _plan(config, loaded, space, evaluator)
-    check_wanted(config.apply, plan.objectives, config.name)
+    check_trial_name(config.apply, plan.objectives, config.name)
     measure(loaded.graph, loaded.data.few(), config, loaded.graph)
     if session.is_dry:
         check_storage(plan, session.folder)
