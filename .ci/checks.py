@@ -21,6 +21,8 @@ LINT = {
     "ruff format": (BIN / "ruff", "format", "--check", "."),
     "mypy": (BIN / "mypy",),
     "import contract": (BIN / "lint-imports",),
+    "plain English": (sys.executable, ".ci/words.py"),
+    "sentences": (sys.executable, ".ci/words.py", "--lengths"),
 }
 """Their output is kept and shown when the tests have ended."""
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal")

@@ -30,7 +30,13 @@ VAGUE_NAMES = frozenset(
     {"asked", "found", "given", "held", "kept", "known"}
     | {"made", "said", "seen", "taken", "told", "wanted"}
 )
-LIMITS: dict[str, int] = {}
+LIMITS = {
+    "chop/cli": 1,  # a key of `mase doctor --json`
+    "chop/hw": 3,  # the emitted test bench, whose bytes are compared
+    "chop/ir": 1,  # a public argument
+    "chop/nn": 1,  # an attribute of saved layers
+    "chop/registry.py": 1,  # a public argument
+}
 """Folder below src/chop, or page of docs -> hits that are still allowed there."""
 MOST_WORDS, MEDIAN_WORDS = 32, 16
 """Limits of the docs' sentences: 95th percentile and median."""

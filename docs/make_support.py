@@ -21,7 +21,7 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ExportError, HardwareError
 from chop.export import to_compressed_tensors, to_gguf, to_huggingface, to_onnx
-from chop.hw.lower import Parallelism, lower
+from chop.hw.lower import DesignSpec, lower
 from chop.kernels import pack
 from chop.nn.quantizers import make_quantizer
 
@@ -107,7 +107,7 @@ def rtl(name: str, settings: dict[str, Any], folder: Path) -> None:
     passes.quantize_transform_pass(graph, {"by": "name", **rules})
     port = next(iter(graph.fx_graph.nodes)).meta["mase"]["common"]["results"]["data_out_0"]
     port["type"], port["precision"] = "fixed", [12, 8]  # only the caller knows the input's range
-    lower(graph, Parallelism(2))
+    lower(graph, DesignSpec(2))
 
 
 REFUSALS = (ExportError, HardwareError)

@@ -151,6 +151,9 @@ def normal(value: Any) -> Any:
 def _said(told: Mapping[str, Any]) -> Any:
     unordered = ("modules", "attributes", "aliases", "views", "tensors", "training")
     kept = {k: normal(v) for k, v in told.items() if k not in ("id", "sha256", "version")}
+    for module in kept["modules"].values():
+        if isinstance(module, dict) and str(module.get("class", "")).endswith("LSTM"):
+            module["attributes"].setdefault("proj_size", 0)  # as torch does on load
     return {k: dict(sorted(v.items())) if k in unordered else v for k, v in kept.items()}
 
 

@@ -41,3 +41,16 @@ OWN_TEST = "checkpoint: "
 def test_a_file_forged_by_hand_is_refused_with_words(verdicts, name):
     word, detail = verdicts[name]
     assert word == file_kinds.REFUSED, detail
+
+
+ONCE_WRONG = (
+    ("checkpoint, forged", 404),  # `is_applied` without a format
+    ("checkpoint, forged", 541),
+    ("folder, tokenizer forged", 304),  # the vocabulary lacks the token for unknown words
+)
+
+
+def test_files_that_were_once_accepted_or_raw_are_refused():
+    jobs = [file_kinds.Job(kind, seed) for kind, seed in ONCE_WRONG]
+    verdicts = {job: word for job, word, _ in file_kinds.verdicts(jobs)}
+    assert set(verdicts.values()) == {file_kinds.REFUSED}, verdicts

@@ -52,6 +52,10 @@ def get_tokenized_dataset(
     return (tokens, tokenizer) if return_tokenizer else tokens
 
 
+UNUSUAL = "a \u2603"
+"""Text with a character that few vocabularies have."""
+
+
 def load_tokenizer(checkpoint: str | Path, *, trust_remote_code: bool = False) -> Any:
     """Return the tokenizer of a model, by hub name or folder.
 
@@ -61,9 +65,11 @@ def load_tokenizer(checkpoint: str | Path, *, trust_remote_code: bool = False) -
     where = f"tokenizer '{checkpoint}'"
     settings = _check_files(Path(place.name), where) if place.is_folder else {}
     try:
-        return AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             place.name, local_files_only=place.is_local, trust_remote_code=trust_remote_code
         )
+        tokenizer(UNUSUAL)  # fails if the token for unknown words is not in the vocabulary
+        return tokenizer
     except Exception as error:  # of any kind: every tokenizer checks its files in its own way
         file = f"{where}: {SETTINGS}"
         refuse_remote_code(settings, file, DataError, trust_remote_code=trust_remote_code)

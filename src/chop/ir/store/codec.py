@@ -343,6 +343,8 @@ def _decode_record(decode: Decoder, pair: Any, where: str, kinds: frozenset[str]
         raise CheckpointError(f"{where}: expected {', '.join(sorted(required))}.")
     record = _RECORDS[name](**values)
     if isinstance(record, ValueMeta) and is_checked:
+        if values.get("is_applied") and values.get("format") is None:
+            raise CheckpointError(f"{where}.is_applied: true, where there is no format.")
         for key, derived in record.format_keys().items():
             if values.get(key) != derived:
                 raise CheckpointError(

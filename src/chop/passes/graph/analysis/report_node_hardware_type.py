@@ -1,4 +1,4 @@
-"""How each node is realised in hardware, as a table."""
+"""Table of the hardware component of each node."""
 
 from __future__ import annotations
 
