@@ -43,7 +43,6 @@ MOST_WORDS, MEDIAN_WORDS = 32, 16
 
 _OPENING = re.compile(rf"(?:{'|'.join(OPENINGS.split())})\b")
 _PHRASE = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b", re.IGNORECASE)
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -64,25 +63,21 @@ class Hit:
         return f"{self.path}:{self.line}: {self.text}"
 
 
-def texts_of(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
-    """Yield line, text and whether it is a function's docstring, for each text in a module."""
+def docstrings_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each docstring, those of fields and constants included."""
     for node in ast.walk(tree):
-        if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
-            yield getattr(node, "lineno", 1), text, True
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             if isinstance(node.value.value, str):
-                yield node.lineno, node.value.value, True
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
-            yield node.lineno, node.value, False
+                yield node.lineno, node.value.value
 
 
 def python_hits(path: Path) -> Iterator[Hit]:
     """Yield the hits of a Python file."""
     place, tree = str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
-    for line, text, is_docstring in texts_of(tree):
-        if is_docstring and _OPENING.match(text):
+    for line, text in docstrings_of(tree):
+        if _OPENING.match(text):
             yield Hit(place, line, f"opens with {text.split()[0]!r}: {text.splitlines()[0]}")
-        for match in _PHRASE.finditer(text) if is_docstring else ():
+        for match in _PHRASE.finditer(text):
             yield Hit(place, line, f"has {match.group()!r}")
     for node in ast.walk(tree):
         is_stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
