@@ -66,9 +66,9 @@ class Hit:
 def docstrings_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield line and text of each docstring, those of fields and constants included."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                yield node.lineno, node.value.value
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield value.lineno, value.value
 
 
 def python_hits(path: Path) -> Iterator[Hit]:
