@@ -295,7 +295,7 @@ actions.build_hardware(graph(), folder / "hw") | node 'input_1': nothing that re
 actions.build_hardware(None, folder / "hw") | add_hardware_metadata_analysis_pass: expected a MaseGraph, got
 actions.build_hardware(quantized(), folder / "hw", inputs="x") | inputs: expected a tensor, got 'x' (str).
 actions.build_hardware(quantized(), folder / "hw", inputs=torch.ones(2, 5)) | inputs: data_in_0 has rows of 5 values, not of 4.
-actions.build_hardware(quantized(), folder / "hw", parallelism=3) | build_hardware: parallelism: expected a mapping or None, got 3
+actions.build_hardware(quantized(), folder / "hw", parallelism=3) | build_hardware: parallelism: expected a mapping or a DesignSpec or None, got 3
 actions.build_hardware(quantized(), folder / "hw", parallelism={"max_paralelism": 1}) | add_hardware_metadata: unknown key 'max_paralelism'. Did you
 actions.simulate("nowhere") | nowhere/hardware/design.json: no such file. Run
 actions.simulate(folder) | no such file. Run emit_verilog_top_transform_pass first.

@@ -79,8 +79,7 @@ def tensor_map(
     The rows of a box are 16, 32, 64 or 128 bytes long, and are permuted accordingly. Results are
     cached, because torch reuses memory.
     """
-    buffer = (ctypes.c_char * (ctypes.sizeof(TensorMap) + 64))()
-    aligned = TensorMap.from_buffer(buffer, -ctypes.addressof(buffer) % 64)  # 64-byte alignment
+    aligned: TensorMap = _aligned(TensorMap, 64)
     (rows, columns), (box_rows, box_columns) = shape, box
     box_bytes = row_bytes // columns * box_columns
     status = _driver().cuTensorMapEncodeTiled(
@@ -99,6 +98,12 @@ def tensor_map(
     )
     _check(status, f"describe a matrix of {rows} x {columns}")
     return aligned
+
+
+def _aligned(kind: Any, alignment: int) -> Any:
+    """Return a structure at an address that is a multiple of `alignment`."""
+    buffer = (ctypes.c_char * (ctypes.sizeof(kind) + alignment))()
+    return kind.from_buffer(buffer, -ctypes.addressof(buffer) % alignment)
 
 
 class Function:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers import Binary, Bypass, Integer, Quantizer, ScaleInteger, Ternary
+from chop.nn.quantizers import Binary, Bypass, Quantizer, ScaleInteger, Ternary
 
 
 @torch.library.custom_op("mase::round_to_steps", mutates_args=())
@@ -79,16 +79,15 @@ def exportable(form: Any, stored: Tensor | None = None) -> Rounding | None:
         return Bypass()
     if getattr(form, "rounding", "nearest_even") != "nearest_even":
         return None
-    if isinstance(form, Integer):
+    if form.fixed_point is not None:
         if form.overflow == "wrap":
             return None
         low, high = (round(bound * 2.0**form.frac_width) for bound in form.bounds(torch.float64))
         return Steps(scale_values=(2.0**-form.frac_width,), low=low, high=high)
-    if isinstance(form, ScaleInteger):
+    if form.scaled is not None:
         return _scale_integer(form, stored)
-    if isinstance(form, Binary | Ternary) and not getattr(form, "stochastic", False):
-        return Arithmetic(form)
-    return None
+    is_plain = bool({Binary, Ternary} & {*type(form).__mro__})
+    return Arithmetic(form) if is_plain and not getattr(form, "stochastic", False) else None
 
 
 def _scale_integer(form: ScaleInteger, stored: Tensor | None) -> Rounding | None:
