@@ -112,6 +112,7 @@ def test_version_is_told(mase):
     [
         ("tarce mlp", "no command 'tarce'. Did you mean 'trace'?"),
         ("trace mlp --nope", "unrecognized arguments: --nope. See `mase trace --help`."),
+        ("quantize mlp --fromat mxint4", "`mase quantize --help`. Did you mean --format?"),
         ("trace mlp --seed x", "argument --seed: expected INT, got 'x'"),
         ("trace mlp --set seed", "--set seed: expected KEY.PATH=VALUE."),
         ("trace mlp --config nowhere.toml", "nowhere.toml: no such file."),

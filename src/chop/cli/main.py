@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib.abc
 import importlib.metadata
 import os
@@ -37,8 +38,11 @@ class Parser(argparse.ArgumentParser):
     """Parser that raises an error instead of leaving the program."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise a usage error."""
-        raise UsageError(f"{message}. See `{self.prog} --help`.")
+        """Raise a usage error; for an unknown flag it names the nearest one."""
+        flag = message.removeprefix("unrecognized arguments: ").split(" ")[0].split("=")[0]
+        near = difflib.get_close_matches(flag, self._option_string_actions, 1, cutoff=0.8)
+        hint = f" Did you mean {near[0]}?" if near and near[0] != flag else ""
+        raise UsageError(f"{message}. See `{self.prog} --help`.{hint}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
