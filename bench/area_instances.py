@@ -15,7 +15,7 @@ import torch
 
 from chop.hw.area.area_model import unmodelled
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.arith.mxint import on_wire
+from chop.hw.arith.mxint_wire import on_wire
 from chop.hw.design.component import COMPONENTS, Component
 from chop.hw.design.stream import Stream, divisors
 from chop.hw.library import components as parts
@@ -159,7 +159,7 @@ def _matmul(d: Draw) -> Component:
     return parts.Matmul(left, right, d.format(), is_transposed, lanes[1])
 
 
-def _binary(kind: type[parts.Binary]) -> Make:
+def _binary(kind: type[parts.ElementwiseBinary]) -> Make:
     def make(d: Draw) -> Component:
         left = d.stream(24)
         return kind(left, Stream(left.shape, left.lanes, d.format()), d.format())

@@ -216,21 +216,21 @@ def _copy(packed: PackedTensor) -> PackedTensor:
 
 def bench_int8(device: str) -> Records:
     """int8 weights, and int8 weights and activations ("both"), over torch's linear."""
-    from chop.kernels import integer
+    from chop.kernels import int8_linear
 
     is_gpu, records = device == "cuda", []
     for batch in (1, 16, 256, 2048) if is_gpu else (1, 16, 256):
         dtype = torch.bfloat16 if is_gpu else torch.float32
         weight = (torch.randn(4096, 4096, device=device) / 64).to(dtype)
         x = torch.randn(batch, 4096, device=device).to(dtype)
-        codes, scales = integer.quantize_rows(weight)
-        units = integer.unit_scales(codes)
+        codes, scales = int8_linear.quantize_rows(weight)
+        units = int8_linear.unit_scales(codes)
         programs: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
             "none": lambda w, c, x=x: F.linear(x, w),
-            "weights": lambda w, c, a=(x, units, scales): integer.weight_only_linear(
+            "weights": lambda w, c, a=(x, units, scales): int8_linear.weight_only_linear(
                 a[0], c, a[1], a[2], None
             ),
-            "both": lambda w, c, a=(x, units, scales): integer.dynamic_linear(
+            "both": lambda w, c, a=(x, units, scales): int8_linear.dynamic_linear(
                 a[0], c, a[1], a[2], None
             ),
         }
@@ -313,7 +313,7 @@ def _run_once(prepared_as: Callable[..., Any]) -> Callable[..., Tensor]:
 
 def bench_cuts4(device: str) -> Records:
     """Cuts of the kernel for few rows of x and formats of 4 bits, best first."""
-    from chop.kernels.hopper_few4 import Cut, prepared_as
+    from chop.kernels.hopper_few4 import ChunkCut, prepared_as
 
     settings = (
         (2, 8, 1, 16, 2),
@@ -323,7 +323,7 @@ def bench_cuts4(device: str) -> Records:
         (7, 8, 1, 8, 1),
         (7, 4, 1, 8, 2),
     )
-    cuts = [Cut(0, *choice) for choice in settings]
+    cuts = [ChunkCut(0, *choice) for choice in settings]
     return [
         {"format": format, **record}
         for format in ("mxint4", "mxfp4")

@@ -41,7 +41,7 @@ from chop.nn.quantizers import (
     Quantizer,
     kernels,
 )
-from chop.nn.quantizers.base import EVERYWHERE
+from chop.nn.quantizers.quantizer import EVERYWHERE
 
 Records = list[dict[str, Any]]
 Programs = Mapping[str, Callable[[], object]]

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chop.nn.quantizers import Integer
-from chop.nn.quantizers.arithmetic import function, norm, softmax
+from chop.nn.quantizers.arithmetic import function, integer_softmax, norm
 
 PAGE = Path(__file__).resolve().parent / "hardware_numbers.md"
 MARKS = ("<!-- errors: written by docs/make_arithmetic.py -->", "<!-- end of errors -->")
@@ -70,9 +70,9 @@ def table() -> str:
 def _softmax_lines() -> Iterator[str]:
     for number, out, size in SOFTMAX:
         x = rows_of(number, size)
-        found = places(softmax.softmax(x, -1, number, out), F.softmax(x, -1), out)
-        bound = softmax.error_bound(number, out, size)
-        count = len(softmax.exponential_tables(number)) + 1
+        found = places(integer_softmax.softmax(x, -1, number, out), F.softmax(x, -1), out)
+        bound = integer_softmax.error_bound(number, out, size)
+        count = len(integer_softmax.exponential_tables(number)) + 1
         yield _line("softmax", number, out, size, f"{count} × 256", found, bound)
 
 

@@ -34,7 +34,7 @@ from chop.errors import ChopError
 from chop.files import read_json
 from chop.hw.sim.emit import read_interface
 from chop.ir.store.checkpoint import digest
-from chop.passes.graph.interface.lora import (
+from chop.passes.graph.interface.adapter_files import (
     load_lora_adapter_interface_pass,
     save_lora_adapter_interface_pass,
 )

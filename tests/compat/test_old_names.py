@@ -13,7 +13,7 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.compat.checkpoint_load import load_model
 from chop.compat.get_input import InputGenerator, get_cf_args, get_dummy_input
-from chop.compat.old_names import OLD_NAMES
+from chop.compat.old_names import OLD_NAMES, RENAMED
 from chop.config import load_toml
 from chop.dataset import MaseDataModule, get_dataset_info
 from chop.errors import CheckpointError, ConfigError, DataError, PassError, TraceError
@@ -21,9 +21,10 @@ from chop.models import get_model, get_model_info, tiny_bert
 from chop.nn.quantized.modules import LAYER_CLASSES
 
 DOCS = Path(__file__).parents[2] / "docs"
+ROWS = (*OLD_NAMES, *RENAMED)
 
 
-@pytest.mark.parametrize("row", OLD_NAMES, ids=lambda row: row.path)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.path)
 def test_an_old_name_is_the_new_thing(row):
     found = getattr(importlib.import_module(row.place), row.old)
     module, _, name = row.new.rpartition(".")
@@ -31,11 +32,11 @@ def test_an_old_name_is_the_new_thing(row):
 
 
 def test_no_old_name_is_listed_twice():
-    paths = [row.path for row in OLD_NAMES]
+    paths = [row.path for row in ROWS]
     assert len(set(paths)) == len(paths)
 
 
-@pytest.mark.parametrize("place", sorted({row.place for row in OLD_NAMES}))
+@pytest.mark.parametrize("place", sorted({row.place for row in ROWS}))
 def test_a_name_that_never_was_is_an_error(place):
     module = importlib.import_module(place)
     with pytest.raises(AttributeError, match=f"'{module.__name__}' has no attribute 'MaseGrph'"):

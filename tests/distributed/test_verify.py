@@ -10,9 +10,9 @@ from passes.graphs import annotate
 from torch import nn
 
 from chop import MaseGraph
-from chop.distributed.apply import apply_plan
 from chop.distributed.mesh import Mesh
 from chop.distributed.plan import fixed_plan, make_plan
+from chop.distributed.sharded_model import apply_plan
 from chop.distributed.verify_plan import PlanRun, verify_plan, verify_plans
 from chop.errors import ConfigError, GraphError
 

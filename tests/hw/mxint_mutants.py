@@ -3,7 +3,7 @@
 from mutants import BLOCK_MODULES, mutants_of
 
 from chop.hw.arith.golden import Fixed
-from chop.hw.arith.mxint import on_wire
+from chop.hw.arith.mxint_wire import on_wire
 from chop.hw.design.samples import BYTE, COUNT, stream
 from chop.hw.design.stream import Stream
 from chop.hw.library.components import BlockLinear, BlockMatmul, FromMxint, ToMxint

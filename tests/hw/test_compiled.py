@@ -7,8 +7,8 @@ from chop import native
 from chop.errors import HardwareError
 from chop.hw.design.component import COMPONENTS
 from chop.hw.design.control import Wire
+from chop.hw.design.cycle_model import Bracket, Queue, Twin, declared, from_record, record
 from chop.hw.design.process import Machine, Phase, Process, take
-from chop.hw.design.twin import Bracket, Queue, Twin, declared, from_record, record
 from chop.hw.sim.component_check import bench_design
 from chop.hw.timing import compiled
 from chop.hw.timing.cycles import Stalls, simulate_control, size_fifos

@@ -10,7 +10,7 @@ from designs import mlp
 from chop.actions import simulate
 from chop.errors import HardwareError
 from chop.hw.arith.golden import Fixed
-from chop.hw.arith.mxint import of_values, on_wire
+from chop.hw.arith.mxint_wire import of_values, on_wire
 from chop.hw.design.component import COMPONENTS
 from chop.hw.design.samples import BYTE, matched_ends, stream
 from chop.hw.design.stream import Stream

@@ -9,9 +9,9 @@ from torch import nn
 
 from chop.errors import HardwareError
 from chop.hw.design.component import COMPONENTS
+from chop.hw.design.cycle_model import Queue
 from chop.hw.design.design import Wire
 from chop.hw.design.process import Machine, Process, take
-from chop.hw.design.twin import Queue
 from chop.hw.library.fixed_relu import Relu
 from chop.hw.lower import Parallelism, lower
 from chop.hw.sim.component_check import bench_design

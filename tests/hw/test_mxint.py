@@ -12,7 +12,7 @@ from torch import nn
 
 from chop.errors import ConfigError, HardwareError
 from chop.hw.arith.golden import Fixed
-from chop.hw.arith.mxint import Mxint, on_wire
+from chop.hw.arith.mxint_wire import Mxint, on_wire
 from chop.hw.design.stream import Stream, from_bytes, to_bytes
 from chop.hw.flow.explore import for_target
 from chop.hw.library.components import (

@@ -18,8 +18,7 @@ from chop.hw.design.component import COMPONENTS, register
 from chop.hw.design.folders import OWN_FOLDERS, component_folders, load_facet
 from chop.hw.design.mutants import mutant_files, read_mutants
 from chop.hw.flow.predict import predict
-from chop.hw.lower import LOWERINGS, Parallelism, lower
-from chop.hw.lower import registry as lowerings
+from chop.hw.lower import LOWERINGS, Parallelism, lower, lowerings
 from chop.hw.proofs import prove
 from chop.hw.proofs.catalogue import all_proofs, proof_faults
 from chop.hw.sim.component_check import bench_design, check_components

@@ -144,7 +144,7 @@ def test_rows_decide_how_tall_a_block_of_4_bits_is():
 
 @pytest.mark.parametrize("format", hopper.FOUR_BITS)
 def test_the_kernel_of_4_bits_is_given_every_constant_it_names(format):
-    defines = hopper_few4.Cut(8, tiles=2, warps=4).defines(format, 32)
+    defines = hopper_few4.ChunkCut(8, tiles=2, warps=4).defines(format, 32)
     assert defines["FORMAT"] == {"mxint4": 1, "mxfp4": 3}[format]
     assert all(name in hopper_few4.source() for name in defines)
 

@@ -16,7 +16,7 @@ from chop.kernels import (
     QEmbeddingPacked,
     QLinearInt8,
     QLinearPacked,
-    integer,
+    int8_linear,
     unpack,
 )
 from chop.kernels.fused import ACTIVATIONS, IN_PLACE, AddLayerNorm, LinearActivation
@@ -101,7 +101,7 @@ def test_products_of_int8_are_exact():
     weight, x = (
         torch.randint(-127, 128, size, dtype=torch.int8) for size in ((24, 1000), (5, 1000))
     )
-    product = integer.integer_product(x, weight, integer.unit_scales(weight))
+    product = int8_linear.integer_product(x, weight, int8_linear.unit_scales(weight))
     assert torch.equal(product.long(), x.long() @ weight.long().t())
 
 

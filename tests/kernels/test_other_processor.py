@@ -19,7 +19,7 @@ from kernels.test_products import (
 from torch import Tensor
 
 from chop.kernels import GROUP_SIZES, PackedTensor
-from chop.kernels.formats import KERNEL_CODES
+from chop.kernels.packed_formats import KERNEL_CODES
 from chop.native import BASE_FLAGS
 
 SOURCE = Path(__file__).with_name("other_processor.cpp")

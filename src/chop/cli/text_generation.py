@@ -22,7 +22,7 @@ from chop.hub import locate
 from chop.ir.graph import MaseGraph
 from chop.ir.graph.generating_model import has_cache
 from chop.kernels.cache import DEFAULT
-from chop.kernels.formats import PACKED_FORMATS
+from chop.kernels.packed_formats import PACKED_FORMATS
 from chop.kernels.row_codecs import codec_of
 from chop.models.named import missing_weights
 from chop.models.tasks import PREDICTS_TEXT, own_task, read_config, task_of_class

@@ -1,8 +1,9 @@
-"""Names that programs written for DeepWok/mase import, and the objects they stand for.
+"""Names that earlier programs import, and the objects they stand for.
 
-Packages answer their old names from `OLD_NAMES`, the page "Coming from DeepWok/mase" lists it, and
-a test imports every row. To add a name, add a row; if its module does not exist, also add the
-module to `chop.compat.old_modules`.
+`OLD_NAMES` holds the names of programs written for DeepWok/mase, which the page "Coming from
+DeepWok/mase" lists. `RENAMED` holds earlier names of our own. A test imports every row. To add a
+name, add a row, and `lazy_names` to its package. If its module does not exist, also add the module
+to `chop.compat.old_modules`.
 """
 
 from __future__ import annotations
@@ -97,12 +98,24 @@ OLD_NAMES: tuple[OldName, ...] = (
     OldName("chop.models", "get_model_info", "chop.models.model_info.get_model_info"),
     OldName("chop.models", "get_tokenizer", "chop.dataset.tokenized.load_tokenizer"),
 )
-"""All old names."""
+"""Names of DeepWok/mase."""
+
+RENAMED: tuple[OldName, ...] = (
+    OldName("chop.hw.design.component", "Cost", "chop.hw.design.component.ComponentCost"),
+    OldName("chop.hw.flow.explore", "Choice", "chop.hw.flow.explore.best.DesignChoice"),
+    OldName(
+        "chop.hw.library.components",
+        "Binary",
+        "chop.hw.library.fixed_arithmetic.ElementwiseBinary",
+    ),
+    OldName("chop.hw.proofs", "Verdict", "chop.hw.proofs.prover.ProofVerdict"),
+)
+"""Earlier names of our own."""
 
 
 def lazy_names(place: str) -> Callable[[str], Any]:
     """Return a `__getattr__` for the package `place` that imports its old names lazily."""
-    paths = {row.old: row.new for row in OLD_NAMES if row.place == place}
+    paths = {row.old: row.new for row in (*OLD_NAMES, *RENAMED) if row.place == place}
 
     def answer(name: str) -> Any:
         if name not in paths:

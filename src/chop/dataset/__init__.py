@@ -2,9 +2,9 @@
 
 from chop.compat.old_names import lazy_names
 from chop.dataset.arrays import ArrayDataset
+from chop.dataset.built_in import DATASETS, get_dataset
 from chop.dataset.digits import digits
 from chop.dataset.markov import markov
-from chop.dataset.named import DATASETS, get_dataset
 from chop.dataset.running_text import is_language_data, load_running_text
 from chop.dataset.sequences import sequences
 from chop.dataset.token_arrays import TokenArrays, load_token_arrays

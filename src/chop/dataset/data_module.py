@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from chop.dataset.arrays import ArrayDataset
-from chop.dataset.named import DATASETS
+from chop.dataset.built_in import DATASETS
 from chop.dataset.npz import array_names, check_tokens, read_arrays
 from chop.dataset.token_arrays import KEYS, load_token_arrays
 from chop.dataset.tokenized import get_tokenized_dataset

@@ -6,7 +6,7 @@ import torch
 
 from chop.arguments import WHOLE, check
 from chop.dataset.arrays import ArrayDataset
-from chop.dataset.named import DATASETS
+from chop.dataset.built_in import DATASETS
 from chop.errors import DataError, MissingDependencyError
 
 BRIGHTEST = 16.0  # largest pixel of scikit-learn's images

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from chop.dataset.named import DATASETS, get_dataset
+from chop.dataset.built_in import DATASETS, get_dataset
 from chop.dataset.row_selection import LABEL_NAMES, MOST_CLASSES, labels_of
 from chop.dataset.running_text import is_language_data
 from chop.dataset.tokenized import load_text

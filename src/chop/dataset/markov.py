@@ -10,7 +10,7 @@ from torch import Tensor
 
 from chop.arguments import WHOLE, check
 from chop.dataset.arrays import ArrayDataset
-from chop.dataset.named import DATASETS, OF_LANGUAGE
+from chop.dataset.built_in import DATASETS, OF_LANGUAGE
 from chop.errors import DataError
 
 VOCABULARY = 12  # tokens of the language

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from chop.dataset.named import OF_LANGUAGE
+from chop.dataset.built_in import OF_LANGUAGE
 from chop.dataset.token_streams import is_token_stream
 from chop.dataset.tokenized import (
     READERS,

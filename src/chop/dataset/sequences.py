@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from chop.dataset.arrays import ArrayDataset
-from chop.dataset.named import DATASETS
+from chop.dataset.built_in import DATASETS
 from chop.errors import DataError
 
 PAD, FIRST, SECOND = 0, 1, 2

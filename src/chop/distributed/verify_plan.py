@@ -25,8 +25,8 @@ from torch.multiprocessing.spawn import spawn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from chop.distributed.apply import ShardedModel, apply_plan, whole_tensors
 from chop.distributed.plan import Plan
+from chop.distributed.sharded_model import ShardedModel, apply_plan, whole_tensors
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 

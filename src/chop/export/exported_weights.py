@@ -11,8 +11,8 @@ from torch import Tensor, fx, nn
 from chop.errors import ExportError
 from chop.ir.graph import MaseGraph
 from chop.ir.store.packed_tensors import HasFormats
-from chop.kernels.formats import PACKED_FORMATS
 from chop.kernels.layers import PACKED_LAYERS, QLinearInt8, QLinearPacked, unpacked_weight
+from chop.kernels.packed_formats import PACKED_FORMATS
 from chop.nn.modules.coded import CodedLinear
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.modules.masked import Masked

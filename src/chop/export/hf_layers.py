@@ -15,9 +15,9 @@ from chop.errors import CheckpointError, ConfigError, ExportError
 from chop.files import shown
 from chop.ir.ops import OPS
 from chop.ir.store.packed_tensors import check_parts
-from chop.kernels.formats import PACKED_FORMATS, groups_of
 from chop.kernels.layers import QEmbeddingPacked, QLinearPacked
 from chop.kernels.ops import PackedTensor
+from chop.kernels.packed_formats import PACKED_FORMATS, groups_of
 from chop.nn.modules.coded import PARTS, CodedLinear
 from chop.nn.quantized import from_float
 from chop.nn.quantized.call_operands import layer_quantizers

@@ -1,7 +1,7 @@
 """Functions of a captured language model that read or update its key-value cache.
 
 Each function is one node. `past` is a cache of transformers, or None for a run without a cache.
-To capture another use of the cache, add a function here and its row to `chop.ir.ops.attention`.
+To capture another use of the cache, add a function here and its row to `chop.ir.ops.sequence_ops`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from torch import fx
 from chop.errors import GraphError
 from chop.ir.design_spec import DesignSpec
 from chop.ir.number_formats import format_by_hand, stored_format, type_and_precision
-from chop.nn.quantizers.base import Quantizer
+from chop.nn.quantizers.quantizer import Quantizer
 from chop.registry import suggest
 
 NO_KEY: dict[str, bool] = {"is_key": False}

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from chop.nn.quantizers.base import Quantizer
 from chop.nn.quantizers.integer import Integer
+from chop.nn.quantizers.quantizer import Quantizer
 
 TYPE_NAMES = {"integer": "fixed"}
 """Format -> `type`, because "integer" means torch's integer dtypes."""

@@ -1,10 +1,10 @@
 """Packed weights: pack, unpack and multiply, on CPU and GPU behind one call; attention."""
 
 from chop.kernels.attention import scaled_dot_product_attention
-from chop.kernels.experts import QExpertsPacked
-from chop.kernels.formats import GROUP_SIZES, INTEGER_FORMATS, PACKED_FORMATS
 from chop.kernels.layers import QEmbeddingPacked, QLinearInt8, QLinearPacked
 from chop.kernels.ops import PackedTensor, pack, packed_embedding, packed_linear, unpack
+from chop.kernels.packed_experts import QExpertsPacked
+from chop.kernels.packed_formats import GROUP_SIZES, INTEGER_FORMATS, PACKED_FORMATS
 from chop.kernels.reference import dequantize_mxint8
 
 __all__ = [

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chop import native
 from chop.kernels import reference
-from chop.kernels.formats import KERNEL_CODES
+from chop.kernels.packed_formats import KERNEL_CODES
 
 SOURCE = Path(__file__).with_name("cpu.cpp")
 MAX_BATCH = 32

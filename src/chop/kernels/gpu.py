@@ -20,7 +20,7 @@ from torch import Tensor
 
 from chop.kernels import hopper, reference
 from chop.kernels.device import multiprocessors, tickets_for
-from chop.kernels.formats import KERNEL_CODES, PACKED_FORMATS, groups_of
+from chop.kernels.packed_formats import KERNEL_CODES, PACKED_FORMATS, groups_of
 
 MXINT8, MXINT4, MXFP4 = (tl.constexpr(KERNEL_CODES[n]) for n in ("mxint8", "mxint4", "mxfp4"))
 """Formats that `_whole` decodes by name; the other one is MXFP8."""

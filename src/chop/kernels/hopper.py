@@ -18,7 +18,7 @@ from torch import Tensor
 from chop import nvrtc
 from chop.kernels import hopper_few4, hopper_many
 from chop.kernels.device import multiprocessors
-from chop.kernels.formats import PACKED_FORMATS
+from chop.kernels.packed_formats import PACKED_FORMATS
 from chop.kernels.ready import Ready, find, keep, key_of
 
 FOUR_BITS = tuple(name for name, row in PACKED_FORMATS.items() if row.element.bits == 4)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from chop import nvrtc
 from chop.kernels.device import multiprocessors
-from chop.kernels.formats import PACKED_FORMATS, groups_of
+from chop.kernels.packed_formats import PACKED_FORMATS, groups_of
 from chop.kernels.ready import Ready
 
 STEP = 32
@@ -32,7 +32,7 @@ TALLEST = 7
 
 
 @dataclass(frozen=True)
-class Cut:
+class ChunkCut:
     """Partition of a product into blocks of `tiles` times 16 rows of the weight.
 
     A block has up to `batch` rows of x and one part of `split` of the chunks, which its `warps`
@@ -77,7 +77,7 @@ class Cut:
 
 
 @functools.lru_cache(1024)
-def choose(batch: int, rows: int, columns: int, group_size: int, multiprocessors: int) -> Cut:
+def choose(batch: int, rows: int, columns: int, group_size: int, multiprocessors: int) -> ChunkCut:
     """Return the fastest cut on an H200 among those tried (bench/kernels.py, section cuts4).
 
     All multiprocessors should end at the same time, with blocks as tall as that allows: they read
@@ -90,18 +90,18 @@ def choose(batch: int, rows: int, columns: int, group_size: int, multiprocessors
     return cut
 
 
-def _cut(size: int, rows: int, columns: int, multiprocessors: int) -> Cut:
+def _cut(size: int, rows: int, columns: int, multiprocessors: int) -> ChunkCut:
     tiles = -(-rows // (16 * multiprocessors))  # in one round
     if size == 32:
-        return Cut(size, tiles=min(tiles, 2), warps=8)
+        return ChunkCut(size, tiles=min(tiles, 2), warps=8)
     if tiles > 2:
-        return Cut(size, tiles=_even(rows, multiprocessors), warps=8)
+        return ChunkCut(size, tiles=_even(rows, multiprocessors), warps=8)
     is_half_idle = rows <= 8 * multiprocessors and columns >= 2 * CHUNK * 8
     if is_half_idle:
-        return Cut(size, tiles=tiles, warps=8, split=2)
+        return ChunkCut(size, tiles=tiles, warps=8, split=2)
     if columns >= LONG:
-        return Cut(size, tiles=2 * tiles, warps=12, split=2, slots=12)
-    return Cut(size, tiles=tiles, warps=8, slots=16, blocks=2)
+        return ChunkCut(size, tiles=2 * tiles, warps=12, split=2, slots=12)
+    return ChunkCut(size, tiles=tiles, warps=8, slots=16, blocks=2)
 
 
 def _even(rows: int, multiprocessors: int) -> int:
@@ -131,7 +131,7 @@ def prepared_as(
     bias: Tensor | None,
     format: str,
     group_size: int,
-    cut: Cut,
+    cut: ChunkCut,
 ) -> Ready:
     """Return `prepared` with `cut`; all tensors are contiguous, x and bias in bfloat16."""
     columns, rows, device = x.shape[-1], codes.shape[0], x.device
@@ -175,7 +175,7 @@ def source() -> str:
 
 @functools.cache
 def _kernel(
-    device: torch.device, cut: Cut, format: str, group_size: int, shared_bytes: int
+    device: torch.device, cut: ChunkCut, format: str, group_size: int, shared_bytes: int
 ) -> nvrtc.Function:
     image = _image(cut, format, group_size)
     with torch.cuda.device(device):
@@ -183,5 +183,5 @@ def _kernel(
 
 
 @functools.cache
-def _image(cut: Cut, format: str, group_size: int) -> bytes:
+def _image(cut: ChunkCut, format: str, group_size: int) -> bytes:
     return nvrtc.compile_cuda(source(), cut.defines(format, group_size), "sm_90")

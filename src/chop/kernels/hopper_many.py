@@ -15,7 +15,7 @@ from torch import Tensor
 
 from chop import nvrtc
 from chop.kernels.device import multiprocessors, tickets_for
-from chop.kernels.formats import PACKED_FORMATS
+from chop.kernels.packed_formats import PACKED_FORMATS
 
 ROWS, SPAN, WORKERS = 128, 128, 256
 """Constants of the kernel: weight rows of a block, columns of a step, multiplying threads."""

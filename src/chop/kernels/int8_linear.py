@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from chop.kernels.formats import SCALE_BIAS, groups_of
 from chop.kernels.ops import multiply
+from chop.kernels.packed_formats import SCALE_BIAS, groups_of
 from chop.nn.quantizers.kernels import assume_constant_result
 
 LIMIT = 127

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from chop.errors import ConfigError
 from chop.ir.reclass import reclassed
-from chop.kernels import integer
-from chop.kernels.experts import QExpertsPacked
+from chop.kernels import int8_linear
 from chop.kernels.ops import ROUNDED, PackedTensor, multiply, multiply_rounded, pack, unpack
+from chop.kernels.packed_experts import QExpertsPacked
 from chop.nn.quantizers import Quantizer
 from chop.nn.quantizers.stored_scale import with_stored_scale
 
@@ -179,13 +179,13 @@ class QLinearInt8(nn.Module):
         self.quantize_input = quantize_input
         self.register_buffer("codes", codes)
         self.register_buffer("scales", scales)
-        self.register_buffer("units", integer.unit_scales(codes), persistent=False)
+        self.register_buffer("units", int8_linear.unit_scales(codes), persistent=False)
         self.register_parameter("bias", _own_bias(bias))
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, *, quantize_input: bool = False) -> QLinearInt8:
         """Return `linear` with its weight rounded to int8."""
-        codes, scales = integer.quantize_rows(linear.weight.detach())
+        codes, scales = int8_linear.quantize_rows(linear.weight.detach())
         return cls(codes, scales, linear.bias, quantize_input=quantize_input)
 
     @property
@@ -199,13 +199,15 @@ class QLinearInt8(nn.Module):
 
     def with_added(self, delta: Tensor) -> QLinearInt8:
         """Return this layer with `delta` added to its weight, rounded to int8."""
-        codes, scales = integer.quantize_rows(self.float_weight() + delta.to(self.dtype))
+        codes, scales = int8_linear.quantize_rows(self.float_weight() + delta.to(self.dtype))
         layer = reclassed(self, type(self))
         layer._buffers.update(codes=codes, scales=scales)
         return layer
 
     def forward(self, x: Tensor) -> Tensor:
-        multiply = integer.dynamic_linear if self.quantize_input else integer.weight_only_linear
+        multiply = (
+            int8_linear.dynamic_linear if self.quantize_input else int8_linear.weight_only_linear
+        )
         return multiply(x, self.codes, self.units, self.scales, self.bias)
 
     def extra_repr(self) -> str:

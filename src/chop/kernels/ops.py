@@ -19,7 +19,7 @@ from torch import Tensor
 
 from chop.errors import ConfigError
 from chop.kernels import cpu, reference
-from chop.kernels.formats import (
+from chop.kernels.packed_formats import (
     INTEGER_FORMATS,
     PACKED_FORMATS,
     PackedFormat,

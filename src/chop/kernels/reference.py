@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from chop.kernels.formats import SCALE_BIAS, SCALE_NAN, PackedFormat, packed_format
+from chop.kernels.packed_formats import SCALE_BIAS, SCALE_NAN, PackedFormat, packed_format
 from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.blocks import split
 from chop.nn.quantizers.powers import times_power

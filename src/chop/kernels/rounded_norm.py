@@ -19,7 +19,7 @@ from chop import nvrtc
 from chop.ir.ops import OPS
 from chop.kernels.ops import PLAIN, ROUNDED, operators
 from chop.kernels.rows import rms_norm
-from chop.nn.quantizers import gpu
+from chop.nn.quantizers import gpu_formats
 from chop.nn.quantizers.kernels import NAMES, ROUNDINGS, Kernel, can_call, is_traced
 
 BLOCK = ROUNDED.tile[1]
@@ -78,13 +78,18 @@ def _has_kernel(input: Tensor, *others: Tensor) -> bool:
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return False
     columns = others[-1].shape[-1]
-    lanes = columns * input.element_size() // gpu.BYTES_AT_ONCE
+    lanes = columns * input.element_size() // gpu_formats.BYTES_AT_ONCE
     fits = columns % BLOCK == 0 and lanes <= MOST_THREADS * MOST_VECTORS
     fits = fits and input.dim() > 0 and input.shape[-1] == columns and input.numel() > 0
     if torch.compiler.is_compiling():
         return fits and can_call(input)
     is_plain = all(type(t) in PLAIN and t.device == input.device for t in tensors)
-    return fits and is_plain and input.dtype in gpu.STORED and gpu.is_usable(input.device)
+    return (
+        fits
+        and is_plain
+        and input.dtype in gpu_formats.STORED
+        and gpu_formats.is_usable(input.device)
+    )
 
 
 def _run(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -116,7 +121,7 @@ def _launch(
 def _aligned(x: Tensor) -> Tensor:
     """Return `x`, or a copy that is aligned for vector reads."""
     x = x.contiguous()
-    return x if x.data_ptr() % gpu.BYTES_AT_ONCE == 0 else x.clone()
+    return x if x.data_ptr() % gpu_formats.BYTES_AT_ONCE == 0 else x.clone()
 
 
 @functools.cache
@@ -124,7 +129,7 @@ def _kernel(
     device: torch.device, dtype: torch.dtype, columns: int, has_residual: bool
 ) -> tuple[nvrtc.Function, int]:
     """Return the compiled kernel for rows of this length, and the threads per row."""
-    vectors = columns * dtype.itemsize // gpu.BYTES_AT_ONCE
+    vectors = columns * dtype.itemsize // gpu_formats.BYTES_AT_ONCE
     threads = min(MOST_THREADS, -(-vectors // 32) * 32)
     image = nvrtc.compile_cuda(
         source(), defines(dtype, vectors, threads, has_residual), nvrtc.architecture(device)
@@ -137,11 +142,11 @@ def defines(
     dtype: torch.dtype, vectors: int, threads: int, has_residual: bool
 ) -> dict[str, int | str]:
     """Return the constants of the kernel for rows of `vectors` vectors."""
-    vector = gpu.BYTES_AT_ONCE // dtype.itemsize
+    vector = gpu_formats.BYTES_AT_ONCE // dtype.itemsize
     return {
-        "FORMAT": gpu.FORMATS[NAMES.index(SETTINGS.name)],
+        "FORMAT": gpu_formats.FORMATS[NAMES.index(SETTINGS.name)],
         "ROUNDING": ROUNDINGS.index(SETTINGS.rounding),
-        "STORED": gpu.STORED[dtype],
+        "STORED": gpu_formats.STORED[dtype],
         "VECTOR": vector,
         "LANES": BLOCK // vector,
         "IS_WHOLE": 1,
@@ -153,7 +158,7 @@ def defines(
 
 def source() -> str:
     """Return the source of the kernel, after that of the number formats."""
-    return "\n".join((gpu.source(), Path(__file__).with_suffix(".cu").read_text()))
+    return "\n".join((gpu_formats.source(), Path(__file__).with_suffix(".cu").read_text()))
 
 
 def _defined(

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from chop.kernels.formats import GROUP_SIZES, PACKED_FORMATS, check_group_size
 from chop.kernels.ops import pack
+from chop.kernels.packed_formats import GROUP_SIZES, PACKED_FORMATS, check_group_size
 from chop.nn.quantizers import Quantizer, make_quantizer, parse_format
 
 Parts = tuple[Tensor, ...]

@@ -11,7 +11,7 @@ from chop.errors import ConfigError
 from chop.nn.quantized.convert import from_float, to_format
 from chop.nn.quantized.functional import gelu_integer, layer_norm_integer, softmax_integer
 from chop.nn.quantizers import Integer
-from chop.nn.quantizers.arithmetic import norm, softmax
+from chop.nn.quantizers.arithmetic import integer_softmax, norm
 from chop.nn.quantizers.operands import operand_quantizers
 
 FORMATS = {
@@ -44,7 +44,9 @@ def test_a_layer_gives_the_integers():
 
 def test_functions_give_the_integers():
     x = random(5, 7)
-    assert torch.equal(softmax_integer(x, dim=0, config=CONFIG), softmax.softmax(x, 0, IN, OUT))
+    assert torch.equal(
+        softmax_integer(x, dim=0, config=CONFIG), integer_softmax.softmax(x, 0, IN, OUT)
+    )
     wanted = norm.layer_norm(x, [7], None, None, 0.1, ROLES)
     assert torch.equal(layer_norm_integer(x, [7], None, None, 0.1, config=CONFIG), wanted)
     assert torch.equal(layer_norm_integer(x, [7], eps=0.1, config=CONFIG), wanted)
@@ -139,8 +141,10 @@ def test_a_softmax_without_its_dimension_is_refused():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_halves_are_computed_in_float32_and_rounded_to_their_type(dtype):
     x = random(20, 8).to(dtype)
-    wanted = softmax.softmax(x.float(), -1, Integer(12, 8), Integer(12, 11))
-    assert torch.equal(softmax.softmax(x, -1, Integer(12, 8), Integer(12, 11)), wanted.to(dtype))
+    wanted = integer_softmax.softmax(x.float(), -1, Integer(12, 8), Integer(12, 11))
+    assert torch.equal(
+        integer_softmax.softmax(x, -1, Integer(12, 8), Integer(12, 11)), wanted.to(dtype)
+    )
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from format_cases import (
 )
 from torch import Tensor
 
-from chop.nn.quantizers import FP8, Integer, MXInt, Quantizer, gpu, kernels
+from chop.nn.quantizers import FP8, Integer, MXInt, Quantizer, gpu_formats, kernels
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 DEVICE = torch.device("cuda", 0)
@@ -76,7 +76,7 @@ def check_operators() -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    assert gpu.is_usable(DEVICE), "the run-time compiler is missing"
+    assert gpu_formats.is_usable(DEVICE), "the run-time compiler is missing"
     count = check_values()
     check_operators()
     print(f"Number formats on the GPU: {count} tensors equal to the definitions.")  # noqa: T201

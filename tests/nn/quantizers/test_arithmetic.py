@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from chop.errors import ConfigError
 from chop.nn.quantizers import Integer
-from chop.nn.quantizers.arithmetic import fixed_codes, function, norm, softmax, tables
+from chop.nn.quantizers.arithmetic import fixed_codes, function, integer_softmax, norm, tables
 
 BYTE, FINE, HALF = Integer(8, 4), Integer(12, 8), Integer(16, 9)
 COUNT, PART = Integer(7, 3, is_signed=False), Integer(8, 7, is_signed=False)
@@ -85,9 +85,9 @@ def test_small_numbers_have_roots_too():
 def test_exponentials_of_all_differences_are_within_their_bound(number):
     distance = torch.arange(2**number.width)
     exact = 65535 * torch.exp(-distance.double() * 2.0**-number.frac_width)
-    away = (softmax.exponential(distance, number) - exact).abs().max()
-    assert float(away) <= (1.5 if softmax.has_two_tables(number) else 0.5) + 1e-9
-    assert softmax.exponential(torch.tensor([0]), number).item() == 65535
+    away = (integer_softmax.exponential(distance, number) - exact).abs().max()
+    assert float(away) <= (1.5 if integer_softmax.has_two_tables(number) else 0.5) + 1e-9
+    assert integer_softmax.exponential(torch.tensor([0]), number).item() == 65535
 
 
 # -- softmax ---------------------------------------------------------------------------------------
@@ -99,36 +99,36 @@ def test_exponentials_of_all_differences_are_within_their_bound(number):
 def test_softmax_is_within_its_bound(size, number, out):
     rows = rows_of(number, size)
     x = rows.double() * 2.0**-number.frac_width
-    y = softmax.softmax(x, -1, number, out)
+    y = integer_softmax.softmax(x, -1, number, out)
     assert torch.equal(y, out.quantize(y))
-    assert places(y, F.softmax(x, -1), out) <= softmax.error_bound(number, out, size)
+    assert places(y, F.softmax(x, -1), out) <= integer_softmax.error_bound(number, out, size)
 
 
 def test_the_bound_of_a_byte_is_below_one_last_place():
-    assert softmax.error_bound(BYTE, PART, 128) < 0.64
-    assert softmax.error_bound(BYTE, Integer(8, 7), 197) < 0.7
+    assert integer_softmax.error_bound(BYTE, PART, 128) < 0.64
+    assert integer_softmax.error_bound(BYTE, Integer(8, 7), 197) < 0.7
 
 
 def test_masked_elements_are_exactly_zero_and_take_no_part():
     x = rows_of(BYTE, 12).double() / 16
     keep = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) < 0.6
     keep[:, 3] = True
-    y = softmax.softmax(x.masked_fill(~keep, -math.inf), -1, BYTE, PART)
+    y = integer_softmax.softmax(x.masked_fill(~keep, -math.inf), -1, BYTE, PART)
     assert bool((y[~keep] == 0).all())
     for row, mask, given in zip(x, keep, y, strict=True):
-        assert torch.equal(given[mask], softmax.softmax(row[mask], -1, BYTE, PART))
+        assert torch.equal(given[mask], integer_softmax.softmax(row[mask], -1, BYTE, PART))
 
 
 def test_a_row_that_is_masked_whole_is_zero():
     x = torch.full((2, 5), -math.inf)
     x[1, 2] = -8.0
-    assert softmax.softmax(x, -1, BYTE, PART).tolist() == [[0.0] * 5, [0, 0, 1.0, 0, 0]]
+    assert integer_softmax.softmax(x, -1, BYTE, PART).tolist() == [[0.0] * 5, [0, 0, 1.0, 0, 0]]
 
 
 def test_softmax_goes_over_the_dimension_asked_for():
     x = rows_of(BYTE, 6)[:24].double().reshape(4, 6, 6) / 16
-    y = softmax.softmax(x, 1, BYTE, PART)
-    assert torch.equal(y, softmax.softmax(x.mT, -1, BYTE, PART).mT)
+    y = integer_softmax.softmax(x, 1, BYTE, PART)
+    assert torch.equal(y, integer_softmax.softmax(x.mT, -1, BYTE, PART).mT)
 
 
 # -- normalisation ---------------------------------------------------------------------------------
@@ -240,7 +240,10 @@ def test_bit_length_is_pythons():
 def test_not_a_number_stays_one():
     x = torch.tensor([[0.0, math.nan], [1.0, 2.0]])
     formats = dict.fromkeys(("data_in", "weight", "bias", "data_out"), BYTE)
-    assert softmax.softmax(x, -1, BYTE, PART).isnan().tolist() == [[True, True], [False, False]]
+    assert integer_softmax.softmax(x, -1, BYTE, PART).isnan().tolist() == [
+        [True, True],
+        [False, False],
+    ]
     assert norm.layer_norm(x, [2], None, None, 0.1, formats).isnan().sum() == 2
     assert function.function_by_table(x, torch.tanh, BYTE, BYTE, "tanh").isnan().sum() == 1
 
@@ -249,19 +252,19 @@ def test_what_is_too_wide_is_refused():
     wide, x = Integer(17, 4), torch.zeros(2, 1 << 13)
     formats = {"data_in": Integer(16, 4), "data_out": BYTE}
     with pytest.raises(ConfigError, match=r"data_in_width must be at most 16 .* got 17"):
-        softmax.softmax(x, -1, wide, PART)
+        integer_softmax.softmax(x, -1, wide, PART)
     with pytest.raises(ConfigError, match=r"rows of 4194304 elements of 16 bits .* 62 bits"):
         norm.check_settings(Integer(16, 4), 1 << 22, 1e-5, True)
     with pytest.raises(ConfigError, match="rows of at most 16384 elements, got 16385"):
-        softmax.check_settings(BYTE, 16385)
+        integer_softmax.check_settings(BYTE, 16385)
     assert norm.rms_norm(x, [1 << 13], None, 1e-5, formats).abs().max() == 0
 
 
 def test_masks_of_hugging_face_models_are_masks():
     x = torch.tensor([[1.0, 2.0, 3.0]]) + torch.tensor([0.0, 0.0, torch.finfo(torch.float32).min])
-    wanted = softmax.softmax(torch.tensor([[1.0, 2.0, -math.inf]]), -1, BYTE, PART)
-    assert torch.equal(softmax.softmax(x, -1, BYTE, PART), wanted)
-    assert torch.equal(softmax.softmax(x.double(), -1, BYTE, PART), wanted.double())
+    wanted = integer_softmax.softmax(torch.tensor([[1.0, 2.0, -math.inf]]), -1, BYTE, PART)
+    assert torch.equal(integer_softmax.softmax(x, -1, BYTE, PART), wanted)
+    assert torch.equal(integer_softmax.softmax(x.double(), -1, BYTE, PART), wanted.double())
 
 
 # -- the page --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from chop.errors import ConfigError, ExportError
 from chop.export.gguf_reader import FORMATS as GGUF_CONFIGS
 from chop.export.gguf_types import TYPES, type_named
 from chop.kernels import cpu, hopper
-from chop.kernels.formats import (
+from chop.kernels.packed_formats import (
     GROUP_SIZES,
     INTEGER_FORMATS,
     KERNEL_CODES,

@@ -12,7 +12,8 @@ import torch
 from format_cases import BLOCK_CASES, DETERMINISTIC, ELEMENT_CASES, label, with_rounding
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from chop.nn.quantizers import gpu, kernels
+from chop.nn.quantizers import gpu_formats, kernels
+from chop.nn.quantizers.gpu_formats import LaunchSettings
 
 PROGRAM = Path(__file__).with_name("check_gpu_formats.py")
 
@@ -27,10 +28,10 @@ def test_the_formats_on_a_gpu_equal_their_definitions():
 
 
 def test_each_kernel_has_its_format():
-    assert len(gpu.FORMATS) == len(kernels.NAMES)
-    for format, name in zip(gpu.FORMATS, kernels.NAMES, strict=True):
+    assert len(gpu_formats.FORMATS) == len(kernels.NAMES)
+    for format, name in zip(gpu_formats.FORMATS, kernels.NAMES, strict=True):
         assert format.lower() == name.replace("_", "")
-        assert f"struct {format} " in gpu.source()
+        assert f"struct {format} " in gpu_formats.source()
 
 
 @pytest.mark.parametrize("rounding", DETERMINISTIC)
@@ -46,22 +47,22 @@ def test_float32_holds_the_parameters_of_every_kernel(quantizer, rounding):
 @pytest.mark.parametrize(
     "shape, block, vector, expected",
     [
-        ((4, 64), 32, 4, gpu.Launch(4, 8, True, 64, (4, 64, 32, 2))),
-        ((4, 64), 32, 8, gpu.Launch(8, 4, True, 32, (4, 64, 32, 2))),
-        ((4, 64), 32, 1, gpu.Launch(1, 32, True, 256, (4, 64, 32, 2))),
-        ((4, 40), 32, 4, gpu.Launch(4, 8, False, 64, (4, 40, 32, 2))),  # a tail
-        ((4, 37), 32, 4, gpu.Launch(1, 32, False, 256, (4, 37, 32, 2))),  # rows are not aligned
-        ((2, 3, 60), 20, 4, gpu.Launch(4, 8, False, 144, (6, 60, 20, 3))),
-        ((2, 4096), -1, 4, gpu.Launch(4, 32, False, 64, (2, 4096, 4096, 1))),  # whole rows
-        ((), 32, 4, gpu.Launch(1, 1, True, 1, (1, 1, 1, 1))),
+        ((4, 64), 32, 4, LaunchSettings(4, 8, True, 64, (4, 64, 32, 2))),
+        ((4, 64), 32, 8, LaunchSettings(8, 4, True, 32, (4, 64, 32, 2))),
+        ((4, 64), 32, 1, LaunchSettings(1, 32, True, 256, (4, 64, 32, 2))),
+        ((4, 40), 32, 4, LaunchSettings(4, 8, False, 64, (4, 40, 32, 2))),  # a tail
+        ((4, 37), 32, 4, LaunchSettings(1, 32, False, 256, (4, 37, 32, 2))),  # not aligned
+        ((2, 3, 60), 20, 4, LaunchSettings(4, 8, False, 144, (6, 60, 20, 3))),
+        ((2, 4096), -1, 4, LaunchSettings(4, 32, False, 64, (2, 4096, 4096, 1))),  # whole rows
+        ((), 32, 4, LaunchSettings(1, 1, True, 1, (1, 1, 1, 1))),
     ],
 )
 def test_a_launch_has_threads_for_every_block(shape, block, vector, expected):
-    assert gpu._for_blocks(torch.empty(shape), vector, block) == expected
+    assert gpu_formats._for_blocks(torch.empty(shape), vector, block) == expected
 
 
 def test_elements_need_no_more_threads_than_vectors():
-    assert gpu._for_elements(torch.empty(3, 7), 4) == gpu.Launch(4, 0, False, 6, (21,))
+    assert gpu_formats._for_elements(torch.empty(3, 7), 4) == LaunchSettings(4, 0, False, 6, (21,))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only where torch has no CUDA device")

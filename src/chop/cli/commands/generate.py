@@ -50,7 +50,7 @@ class GenerateConfig(ModelOptions, OutputOptions):
     pack: Annotated[
         str | None,
         "Pack the weights into this format first: mxint8, mxint4/16, mxfp8, mxfp4, int4, int8 …",
-    ] = field(default=None, metadata={"check": "chop.kernels.formats:check_pack_format"})
+    ] = field(default=None, metadata={"check": "chop.kernels.packed_formats:check_pack_format"})
     device: Annotated[str, "cpu or cuda."] = "cpu"
     compile: Annotated[bool, "Run a static cache through torch.compile."] = False
     stream: Annotated[bool, "Print each token as soon as it is generated."] = True

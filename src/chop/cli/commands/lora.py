@@ -17,7 +17,7 @@ from chop.passes import (
     insert_lora_adapter_transform_pass,
     save_lora_adapter_interface_pass,
 )
-from chop.passes.graph.transforms.lora import InsertLoraArgs
+from chop.passes.graph.transforms.low_rank_adapters import InsertLoraArgs
 
 EXAMPLES = (
     "mase lora out/train --dataset digits --rank 4 --epochs 2",

@@ -32,7 +32,7 @@ def run(config: ProveConfig, session: Session) -> dict[str, Any]:
     """Prove the laws; write a trace for each that fails. The exit code is 0 if all hold."""
     from chop.hw.proofs import prove_all
     from chop.hw.proofs.catalogue import all_proofs
-    from chop.hw.proofs.engine import find_abc
+    from chop.hw.proofs.prover import find_abc
 
     components = sorted({proof.module for proof in all_proofs()})
     if config.component is not None and config.component not in components:

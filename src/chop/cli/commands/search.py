@@ -96,28 +96,28 @@ class SearchConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
 def run(config: SearchConfig, session: Session) -> dict[str, Any]:
     """Run the trials, print the Pareto front, save the chosen model."""
     from chop.actions.trials import evaluated, pareto_front
-    from chop.cli import search_plan
+    from chop.cli import search_run
     from chop.cli.source import describe
     from chop.search.energy import energy_in_words, measure_energy
     from chop.search.study import save_study
     from chop.search.worker_loop import INTERRUPTED
 
-    loaded, evaluator, plan = search_plan.prepare(config, session)
+    loaded, evaluator, plan = search_run.prepare(config, session)
     session.start_work()
     with measure_energy() as energy:
-        result = search_plan.search(config, session, plan)
+        result = search_run.search(config, session, plan)
     if result.stopped == INTERRUPTED:
         raise KeyboardInterrupt
     front = pareto_front(result.trials, result.objectives)
-    search_plan.show(session.console, result, front)
-    if front and search_plan.is_of_hardware(plan.space):
+    search_run.show(session.console, result, front)
+    if front and search_run.is_of_hardware(plan.space):
         session.console.say(f"\nemit one of them: mase emit {config.out} --trial NUMBER")
     study = dict(result.record)
-    applied = search_plan.apply_trial(config, study, evaluator, loaded, session)
+    applied = search_run.apply_trial(config, study, evaluator, loaded, session)
     if applied is not None:
         study["applied"] = applied["number"]
     save_study(study, session.folder)
-    search_plan.draw(result, session)
+    search_run.draw(result, session)
     spent = energy.record(config.carbon_intensity)
     session.console.say(f"\n{energy_in_words(spent)}")
     return {

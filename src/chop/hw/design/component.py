@@ -15,16 +15,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+from chop.compat.old_names import lazy_names
 from chop.errors import RegistryError
 from chop.hw.arith.golden import ROUNDINGS, Fixed, Ints, Span
+from chop.hw.design.cycle_model import Queue, Twin
 from chop.hw.design.folders import HARDWARE, OWN_FOLDERS
 from chop.hw.design.folders import ROOMS as ROOMS
 from chop.hw.design.folders import rtl_sources as rtl_sources
 from chop.hw.design.samples import row_ends
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Queue, Twin
 from chop.registry import Registry
 
 Parameter = int | bool | str | tuple[int, ...]
@@ -57,15 +58,15 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Cost:
+class ComponentCost:
     """Resources: multipliers (one DSP block each), bits of memory, and register bits."""
 
     multipliers: int = 0
     memory_bits: int = 0
     register_bits: int = 0
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
+    def __add__(self, other: ComponentCost) -> ComponentCost:
+        return ComponentCost(
             self.multipliers + other.multipliers,
             self.memory_bits + other.memory_bits,
             self.register_bits + other.register_bits,
@@ -146,9 +147,9 @@ class Component(ABC):
         """Number that the lanes of the first input must divide."""
         return self.inputs[0].shape[-1]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         """Return the resources of one instance."""
-        return Cost(memory_bits=sum(m.bits for m in self.memories()))
+        return ComponentCost(memory_bits=sum(m.bits for m in self.memories()))
 
     def pin(self, number: int) -> str:
         """Return the module's port for an input."""
@@ -220,8 +221,8 @@ class Unary(Component):
     def twins(self) -> list[Twin]:
         return [Queue(2)]
 
-    def cost(self) -> Cost:
-        return super().cost() + Cost(register_bits=2 * self.outputs[0].beat_width)
+    def cost(self) -> ComponentCost:
+        return super().cost() + ComponentCost(register_bits=2 * self.outputs[0].beat_width)
 
 
 @dataclass(frozen=True)
@@ -263,3 +264,7 @@ def result_precision(number: Fixed) -> dict[str, Parameter]:
 def sign_parameter(number: Fixed) -> dict[str, Parameter]:
     """Return the parameter of modules that only move numbers."""
     return {} if number.is_signed else {"DATA_IN_0_IS_SIGNED": False}
+
+
+if not TYPE_CHECKING:  # mypy would accept any name
+    __getattr__ = lazy_names(__name__)

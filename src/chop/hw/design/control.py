@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chop.hw.design.twin import TwinRecord
+from chop.hw.design.cycle_model import TwinRecord
 
 
 @dataclass(frozen=True, order=True)

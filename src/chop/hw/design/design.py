@@ -11,11 +11,11 @@ import numpy as np
 from chop import notebook
 from chop.errors import HardwareError
 from chop.hw.arith.golden import Ints
-from chop.hw.design.component import Component, Cost
+from chop.hw.design.component import Component, ComponentCost
 from chop.hw.design.control import Control, ControlStage
 from chop.hw.design.control import Wire as Wire
+from chop.hw.design.cycle_model import record
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import record
 from chop.registry import suggest
 
 
@@ -189,9 +189,9 @@ class Design:
         """Return the folding bound of a stage, for all passes that a tensor makes."""
         return stage.component.cycles() * (self.passes if stage in self.looped else 1)
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         """Return the resources of all stages."""
-        return sum((s.component.cost() for s in self.stages), Cost())
+        return sum((s.component.cost() for s in self.stages), ComponentCost())
 
     def check(self) -> None:
         """Raise unless every stream has one producer, one consumer and one description."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from chop.errors import ConfigError
 from chop.hw.arith.golden import Ints, Span
-from chop.hw.design.component import Component, Cost, Memory, Parameter
-from chop.hw.design.twin import Twin, record
+from chop.hw.design.component import Component, ComponentCost, Memory, Parameter
+from chop.hw.design.cycle_model import Twin, record
 
 WIDEST = "ACC_WIDTH"
 """The parameter that may differ: an accumulator of the widest layer holds the sums of all."""
@@ -92,11 +92,11 @@ class Switched(Component):
     def products(self) -> int:
         return self.layers[0].products()
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         first = self.layers[0]
         inside = sum(memory.bits for memory in first.memories())
         whole = sum(memory.bits for memory in self.memories())
-        return first.cost() + Cost(memory_bits=whole - inside)
+        return first.cost() + ComponentCost(memory_bits=whole - inside)
 
 
 def differences(one: Component, other: Component) -> list[str]:

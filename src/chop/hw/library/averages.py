@@ -11,7 +11,7 @@ from torch import fx
 from chop.hw.design.stream import Stream
 from chop.hw.library.fixed_pool import AvgPool, mean_span
 from chop.hw.lower.engine import Lowerer, Value, row_major
-from chop.hw.lower.registry import lowers
+from chop.hw.lower.lowerings import lowers
 from chop.hw.reference.exact import Exact, fitted, reach
 from chop.hw.reference.exact_ops import Arguments, exact_op, refuse_setting
 from chop.ir.meta import mase_meta

@@ -1,7 +1,10 @@
 """The classes of the components, under one name; each is defined in its folder."""
 
+from typing import TYPE_CHECKING
+
+from chop.compat.old_names import lazy_names
 from chop.hw.design.component import Mover, Unary
-from chop.hw.library.fixed_arithmetic import Add, Binary, Mul, Sub, WithConstant
+from chop.hw.library.fixed_arithmetic import Add, ElementwiseBinary, Mul, Sub, WithConstant
 from chop.hw.library.fixed_batch_norm import BatchNorm
 from chop.hw.library.fixed_conv import Conv, Conv1d, Conv2d, ExternalConv1d, ExternalConv2d
 from chop.hw.library.fixed_embedding import Embedding
@@ -41,7 +44,6 @@ __all__ = [
     "Add",
     "AvgPool",
     "BatchNorm",
-    "Binary",
     "BlockLinear",
     "BlockMatmul",
     "BlockWeights",
@@ -50,6 +52,7 @@ __all__ = [
     "Conv",
     "Conv1d",
     "Conv2d",
+    "ElementwiseBinary",
     "Embedding",
     "ExternalConv1d",
     "ExternalConv2d",
@@ -89,3 +92,6 @@ __all__ = [
     "WholeWindow",
     "WithConstant",
 ]
+
+if not TYPE_CHECKING:  # mypy would accept any name
+    __getattr__ = lazy_names(__name__)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from chop.errors import ConfigError
 from chop.hw.arith.golden import Fixed
-from chop.hw.design.component import Component, Cost, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Parameter, register
 from chop.hw.design.samples import COUNT, NARROW
 from chop.hw.design.stream import Stream
 from chop.hw.library.fixed_linear import PRODUCTS, Linear, Weights
@@ -57,7 +57,7 @@ class PackedLinear(Linear):
     def parameters(self) -> Mapping[str, Parameter]:
         return {**super().parameters(), "IS_PACKED": True}
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         return replace(super().cost(), multipliers=self.source.lanes * -(-self.lanes // 2))
 
     @classmethod

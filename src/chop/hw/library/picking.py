@@ -12,10 +12,10 @@ from torch import Tensor, fx
 from chop.hw.arith.golden import Ints
 from chop.hw.design.control import Wire
 from chop.hw.design.stream import Stream
-from chop.hw.lower import formats
+from chop.hw.lower import fixed_formats
 from chop.hw.lower.calls import called, gives_tensor
 from chop.hw.lower.engine import Lowerer, Shape, Value, row_major
-from chop.hw.lower.registry import lowers
+from chop.hw.lower.lowerings import lowers
 from chop.hw.streams.stream_slice import Slice
 from chop.ir.meta import mase_meta
 
@@ -36,7 +36,7 @@ def lower_pick(low: Lowerer, node: fx.Node) -> Value | None:
         return None
     value, picked = pick
     result = _taken(low, node, value, picked)
-    number = formats.result_format(node)
+    number = fixed_formats.result_format(node)
     return result if number is None else low.cast(f"{node.name}_cast", result, number)
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from torch import fx
 
-from chop.hw.lower import formats
+from chop.hw.lower import fixed_formats
 from chop.hw.lower.engine import Lowerer, Value
-from chop.hw.lower.registry import lowers
+from chop.hw.lower.lowerings import lowers
 from chop.ir.meta import mase_meta
 from chop.ir.ops import OPS
 
 
 def _given(low: Lowerer, node: fx.Node, value: Value) -> Value:
     """Return the result of wiring, in the format that the config states for it."""
-    number = formats.result_format(node)
+    number = fixed_formats.result_format(node)
     return value if number is None else low.cast(f"{node.name}_cast", value, number)
 
 

@@ -16,7 +16,7 @@ from chop.hw.lower.engine import (
     lower,
     unary,
 )
-from chop.hw.lower.registry import LOWERINGS, Lowering, lowers
+from chop.hw.lower.lowerings import LOWERINGS, Lowering, lowers
 from chop.hw.lower.supported import check_supported, supported_ops
 from chop.ir.design_spec import DesignSpec
 

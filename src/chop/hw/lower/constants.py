@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch import Tensor, fx
 
 from chop.hw.arith.golden import Fixed, Ints, Span
-from chop.hw.lower import formats
+from chop.hw.lower import fixed_formats
 from chop.hw.lower.calls import called
 from chop.hw.lower.engine import Lowerer, Shape
 from chop.hw.lower.supported import attribute
@@ -58,7 +58,7 @@ def tensor_constant(low: Lowerer, node: fx.Node, tensor: Tensor | None, number: 
             "Allowed: tensors that are computed of the inputs, and parameters",
         )
     values = (tensor[0] if tensor.dim() == dims else tensor).detach().double().cpu().numpy()
-    number_format = formats.operand_format(node, f"data_in_{number}")
+    number_format = fixed_formats.operand_format(node, f"data_in_{number}")
     is_held = number_format is not None and number_format.overflow == "saturate"
     if np.isneginf(values).any() and not is_held:
         raise low.refuse(

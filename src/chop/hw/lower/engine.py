@@ -17,9 +17,9 @@ from chop.hw.design.clock import has_head
 from chop.hw.design.component import Component
 from chop.hw.design.design import Wire
 from chop.hw.design.stream import Stream
-from chop.hw.lower import blocks, formats, sharing
+from chop.hw.lower import fixed_formats, mxint_values, sharing
 from chop.hw.lower.calls import gives_tensor
-from chop.hw.lower.registry import LOWERINGS, Lowering
+from chop.hw.lower.lowerings import LOWERINGS, Lowering
 from chop.hw.lower.storage import Storage
 from chop.hw.lower.supported import check_finite, check_supported
 from chop.hw.lower.values import Lowered as Lowered
@@ -155,11 +155,11 @@ class Lowerer:
         self._check_in_place(node)
         try:
             value = self.lowering(node).lower(self, node)
-            blocked = blocks.result_blocks(node)
+            blocked = mxint_values.result_blocks(node)
             if value is not None and blocked is not None:
-                lanes = blocks.block_lanes(self, node, value, blocked)
+                lanes = mxint_values.block_lanes(self, node, value, blocked)
                 name = f"{node.name}_mxint"
-                value = blocks.to_blocks(self, node, name, value, blocked, lanes)
+                value = mxint_values.to_blocks(self, node, name, value, blocked, lanes)
         except ConfigError as error:  # of a component, which does not know the node
             raise HardwareError(f"node '{node.name}' ({self.op(node).name}): {error}") from error
         if value is not None:
@@ -219,10 +219,10 @@ class Lowerer:
 
         A reader that applies no format takes the numbers that the port has.
         """
-        own = formats.result_format(node)
+        own = fixed_formats.result_format(node)
         if own is not None:
             return own
-        if blocks.result_blocks(node) is not None:
+        if mxint_values.result_blocks(node) is not None:
             raise self.refuse(node, "an input in MXINT", "Allowed: 'fixed'; what reads it may be")
         dtype = mase_meta(node).common["results"]["data_out_0"].torch_dtype
         is_whole = dtype is not None and not dtype.is_floating_point
@@ -231,7 +231,7 @@ class Lowerer:
         rows = [table_rows(user) for user in node.users if user in self.needed]
         if rows and all(rows):  # numbers of the rows of tables
             return Fixed(max(1, (max(rows) - 1).bit_length()), 0, is_signed=False)
-        read = formats.formats_read(node, self._needed_op)
+        read = fixed_formats.formats_read(node, self._needed_op)
         listed = [number for number in read if number is not None]
         if not listed:
             raise HardwareError(
@@ -239,7 +239,7 @@ class Lowerer:
                 f"Quantise what reads it, or set type 'fixed' and precision [width, frac_width] "
                 f"of its results.data_out_0 by hand."
             )
-        return listed[0] if len(listed) == 1 else formats.union(listed)
+        return listed[0] if len(listed) == 1 else fixed_formats.union(listed)
 
     def _is_mask(self, node: fx.Node) -> bool:
         """Return whether readers only compare an input with 0."""
@@ -252,7 +252,7 @@ class Lowerer:
         for number, result in enumerate(_results(node.args[0])):
             if not isinstance(result, fx.Node) or result not in self.values:
                 raise HardwareError(f"node 'output': result {number} is no tensor of the graph.")
-            value = blocks.plainly(self, f"data_out_{number}_plain", self.values[result])
+            value = mxint_values.plainly(self, f"data_out_{number}_plain", self.values[result])
             width = self.stream(value).format.width
             if width > EXACT_WIDTH:
                 raise self.refuse(
@@ -275,11 +275,11 @@ class Lowerer:
             raise self.refuse(node, "a constant operand", "Allowed: tensors that are computed")
         value = self.values[sources[number]]
         name = f"{node.name}_cast_{number}"
-        shared = blocks.operand_blocks(node, f"data_in_{number}")
-        number_format = None if shared else formats.operand_format(node, f"data_in_{number}")
-        value = blocks.plainly(self, f"{name}_plain", value, number_format)
+        shared = mxint_values.operand_blocks(node, f"data_in_{number}")
+        number_format = None if shared else fixed_formats.operand_format(node, f"data_in_{number}")
+        value = mxint_values.plainly(self, f"{name}_plain", value, number_format)
         if shared is not None:
-            return blocks.there_and_back(self, node, name, value, shared)
+            return mxint_values.there_and_back(self, node, name, value, shared)
         return value if number_format is None else self.cast(name, value, number_format)
 
     def cast(self, name: str, value: Value, number_format: Fixed) -> Value:
@@ -351,10 +351,10 @@ class Lowerer:
 
         None if the result stays exact.
         """
-        if blocks.result_blocks(node) is not None:
+        if mxint_values.result_blocks(node) is not None:
             return None  # blocks are made of exact numbers
-        own = formats.result_format(node)
-        return own or formats.one_format(formats.formats_read(node, self._needed_op))
+        own = fixed_formats.result_format(node)
+        return own or fixed_formats.one_format(fixed_formats.formats_read(node, self._needed_op))
 
     def result_format(self, node: fx.Node, exact: Span | None = None, why: str = "") -> Fixed:
         """Return the wanted format, else one that holds all of `exact`.
@@ -364,7 +364,7 @@ class Lowerer:
         number_format = self.wanted_format(node)
         if number_format is not None:
             return number_format
-        if exact is None and blocks.result_blocks(node) is not None:
+        if exact is None and mxint_values.result_blocks(node) is not None:
             problem = f"{why or 'its result is no binary fraction'}, of which MXINT could be made"
             raise self.refuse(node, problem, "Allowed: its result in 'integer'")
         if exact is None:

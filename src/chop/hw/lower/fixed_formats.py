@@ -13,9 +13,9 @@ from torch import fx
 
 from chop.errors import HardwareError
 from chop.hw.arith.golden import ROUNDINGS, Fixed, Span
-from chop.hw.lower.blocks import operand_blocks, result_blocks
 from chop.hw.lower.calls import gives_tensor
-from chop.hw.lower.registry import LOWERINGS
+from chop.hw.lower.lowerings import LOWERINGS
+from chop.hw.lower.mxint_values import operand_blocks, result_blocks
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.node_arguments import operand_nodes
 from chop.ir.ops import Op

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx
 
-from chop.hw.lower import formats
+from chop.hw.lower import fixed_formats
 from chop.hw.lower.constants import parameter
 from chop.hw.lower.engine import Lowerer
 from chop.ir.node_arguments import operand_nodes
 from chop.ir.ops import OPS
-from chop.nn.quantizers.arithmetic.softmax import MASKED
+from chop.nn.quantizers.arithmetic.integer_softmax import MASKED
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +43,13 @@ def added_mask(low: Lowerer, node: fx.Node) -> AddedMask | None:
 
     An operand or result that is brought to a number format is an ordinary number.
     """
-    if formats.result_format(node) is not None:
+    if fixed_formats.result_format(node) is not None:
         return None
     for place, source in enumerate(operand_nodes(node, low.op(node)).values()):
-        if source in low.values or formats.operand_format(node, f"data_in_{place}") is not None:
+        if (
+            source in low.values
+            or fixed_formats.operand_format(node, f"data_in_{place}") is not None
+        ):
             continue
         tensor = parameter(low, source)
         if tensor is not None and tensor.is_floating_point() and bool((tensor <= MASKED).any()):

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from chop.errors import ConfigError, HardwareError
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.arith.mxint import WIDEST_MANTISSA, Mxint, block_of, rounding_of
+from chop.hw.arith.mxint_wire import WIDEST_MANTISSA, Mxint, block_of, rounding_of
 from chop.hw.design.stream import Stream, divisors
 from chop.hw.streams.fixed_to_mxint import ToMxint
 from chop.hw.streams.mxint_to_fixed import FromMxint, exact_format

@@ -15,7 +15,7 @@ import numpy as np
 
 from chop.errors import HardwareError
 from chop.hw.arith.golden import Ints
-from chop.hw.design.component import Component, Cost
+from chop.hw.design.component import Component, ComponentCost
 from chop.hw.design.design import Design, Loop, Stage, Wire
 from chop.hw.design.stream import Stream
 from chop.hw.design.switched import Switched, differences
@@ -41,7 +41,7 @@ class Repeat:
     def worth(self) -> tuple[int, int, int]:
         """Multipliers, register bits and stages of the runs behind the first."""
         stages = [stage for run in self.runs[1:] for stage in run]
-        saved = sum((stage.component.cost() for stage in stages), Cost())
+        saved = sum((stage.component.cost() for stage in stages), ComponentCost())
         return saved.multipliers, saved.register_bits, len(stages)
 
     def result_of(self, number: int) -> Wire:

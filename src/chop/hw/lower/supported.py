@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from chop.errors import HardwareError
-from chop.hw.lower.registry import LOWERINGS
+from chop.hw.lower.lowerings import LOWERINGS
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import OPS, find_op, node_module
 

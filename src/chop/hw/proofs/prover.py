@@ -26,8 +26,8 @@ from chop.errors import HardwareError, MissingDependencyError
 from chop.hw.design.claims import LAWS, Proof
 from chop.hw.design.component import OWN_SOURCES, rtl_sources
 from chop.hw.proofs.aiger import Aig
+from chop.hw.proofs.counterexample import Trace
 from chop.hw.proofs.harness_maker import SHARED, harness_text
-from chop.hw.proofs.trace import Trace
 
 SEEN = (
     "data_in_0_ready",
@@ -63,7 +63,7 @@ for command in json.loads(sys.argv[1]):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ProofVerdict:
     """Result of the proof of one law; `trace` is a counterexample."""
 
     proof: Proof
@@ -82,7 +82,7 @@ class Verdict:
         return str(self.proof), self.law, method, str(self.depth), f"{self.seconds:.2f}", verdict
 
 
-def prove(proof: Proof, limit: int = 120) -> list[Verdict]:
+def prove(proof: Proof, limit: int = 120) -> list[ProofVerdict]:
     """Return the verdict on each law; raise an error if a tool fails or takes `limit` seconds."""
     abc = find_abc()
     with tempfile.TemporaryDirectory() as scratch:
@@ -92,7 +92,9 @@ def prove(proof: Proof, limit: int = 120) -> list[Verdict]:
         return [_answer(proof, law, aig, folder, abc, limit) for law in proof.laws]
 
 
-def prove_all(proofs: Sequence[Proof], workers: int = 2, limit: int = 120) -> Iterator[Verdict]:
+def prove_all(
+    proofs: Sequence[Proof], workers: int = 2, limit: int = 120
+) -> Iterator[ProofVerdict]:
     """Yield the verdicts on `proofs` in their order; `workers` run at a time."""
     with ThreadPoolExecutor(workers) as pool:
         for verdicts in pool.map(lambda proof: prove(proof, limit), proofs):
@@ -140,7 +142,7 @@ def _pose(proof: Proof, folder: Path) -> None:
         raise HardwareError(f"{proof}: yosys failed ({done.returncode}): {message[-2000:]}")
 
 
-def _answer(proof: Proof, law: str, aig: Aig, folder: Path, abc: Path, limit: int) -> Verdict:
+def _answer(proof: Proof, law: str, aig: Aig, folder: Path, abc: Path, limit: int) -> ProofVerdict:
     names = (folder / "question.aim").read_text()
     place = re.search(rf"^output (\d+) {LAWS.index(law)} broken$", names, re.M)
     assert place is not None, f"{proof}: no output for {law}"
@@ -157,13 +159,13 @@ def _answer(proof: Proof, law: str, aig: Aig, folder: Path, abc: Path, limit: in
     seconds = time.monotonic() - start
     if witness.exists():
         trace = Trace.of(aig, names, witness.read_text())
-        return Verdict(proof, law, False, len(trace.cycles), 0, seconds, trace)
+        return ProofVerdict(proof, law, False, len(trace.cycles), 0, seconds, trace)
     if Aig.read(reduced.read_bytes()).outputs == (0,):  # both sides are the same gates
-        return Verdict(proof, law, True, 0, 0, seconds)
+        return ProofVerdict(proof, law, True, 0, 0, seconds)
     invariant = re.search(r"Invariant F\[(\d+)\] : (\d+) clauses", done.stdout)
     is_checked = invariant is None or "Verification of invariant" in done.stdout
     if "Property proved" not in done.stdout or not is_checked:
         message = (done.stdout + done.stderr).strip()[-500:]
         raise HardwareError(f"{proof}: {law} is neither proved nor refuted: {message}")
     depth, clauses = (int(invariant[1]), int(invariant[2])) if invariant else (0, 0)
-    return Verdict(proof, law, True, depth, clauses, seconds)
+    return ProofVerdict(proof, law, True, depth, clauses, seconds)

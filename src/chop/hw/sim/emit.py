@@ -17,9 +17,10 @@ from typing import Any
 from chop.errors import HardwareError
 from chop.files import read_json
 from chop.hw.arith.golden import Fixed
-from chop.hw.arith.mxint import Mxint
+from chop.hw.arith.mxint_wire import Mxint
 from chop.hw.design.component import OWN_SOURCES, ROOMS, Memory, Parameter
 from chop.hw.design.control import read_control, signal_name
+from chop.hw.design.cycle_model import record
 from chop.hw.design.design import Design, Interface, Stage, Wire
 from chop.hw.design.memories import Files, memory_text, sent
 from chop.hw.design.memories import memory_files as memory_files
@@ -27,7 +28,6 @@ from chop.hw.design.memories import read_inputs as read_inputs
 from chop.hw.design.memories import read_vectors as read_vectors
 from chop.hw.design.memories import vector_files as vector_files
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import record
 from chop.hw.sim import manifest
 from chop.hw.sim.worst_case import EndFiles, check_widths, ends_files, files_of
 from chop.hw.timing.liveness import check_live

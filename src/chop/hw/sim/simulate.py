@@ -21,7 +21,7 @@ import numpy.typing as npt
 from chop import toolchain
 from chop.errors import HardwareError
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.arith.mxint import Mxint
+from chop.hw.arith.mxint_wire import Mxint
 from chop.hw.design.control import Wire, signal_name
 from chop.hw.design.design import Design, Interface
 from chop.hw.design.stream import Stream, from_bytes, storage_bytes, to_bytes

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chop import native
+from chop.hw.design.cycle_model import Queue
 from chop.hw.design.process import Process
-from chop.hw.design.twin import Queue
 from chop.hw.timing.network import ReferenceRun, RunOutcome, TwinNetwork, TwinNode
 from chop.hw.timing.stalls import Stalls
 

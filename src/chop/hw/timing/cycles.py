@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from chop.errors import HardwareError
 from chop.hw.design.control import Wire
+from chop.hw.design.cycle_model import Queue, Twin
 from chop.hw.design.design import Design, Interface, Stage
-from chop.hw.design.twin import Queue, Twin
 from chop.hw.streams.fifo import Fifo
 from chop.hw.timing.compiled import run_network
 from chop.hw.timing.liveness import is_live

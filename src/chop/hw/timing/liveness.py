@@ -27,8 +27,8 @@ from collections.abc import Mapping, Sequence
 
 from chop.errors import HardwareError
 from chop.hw.design.control import Wire
+from chop.hw.design.cycle_model import Twin, declared
 from chop.hw.design.design import Design
-from chop.hw.design.twin import Twin, declared
 from chop.hw.timing.compiled import run_network
 from chop.hw.timing.network import RunOutcome, TwinNetwork
 from chop.hw.timing.stalls import NO_STALLS, patience

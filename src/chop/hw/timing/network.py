@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from chop.hw.design.control import Wire
+from chop.hw.design.cycle_model import Twin, declared, from_record
 from chop.hw.design.design import Design, Interface
 from chop.hw.design.process import Machine, Process
-from chop.hw.design.twin import Twin, declared, from_record
 from chop.hw.timing.stalls import Stalls, Times, draws
 
 

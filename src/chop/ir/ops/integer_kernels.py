@@ -17,7 +17,7 @@ from torch import Tensor
 from chop.errors import ConfigError
 from chop.nn.quantizers import Integer
 from chop.nn.quantizers.arithmetic import function, norm
-from chop.nn.quantizers.arithmetic import softmax as rows
+from chop.nn.quantizers.arithmetic import integer_softmax as rows
 
 
 @dataclass(frozen=True)

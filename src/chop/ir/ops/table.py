@@ -10,12 +10,12 @@ from torch import fx, nn
 from chop.errors import GraphError, RegistryError
 from chop.ir.ops import (
     activations,
-    attention,
     contractions,
     elementwise,
     images,
     matrix,
     norms,
+    sequence_ops,
     shapes,
 )
 from chop.ir.ops.row import GET_ATTR, IMPLICIT_FUNC, MODULE, OUTPUT, PLACEHOLDER, Op
@@ -53,7 +53,7 @@ def register_op(op: Op) -> Op:
 for _row in (
     *contractions.ROWS,
     *norms.ROWS,
-    *attention.ROWS,
+    *sequence_ops.ROWS,
     *activations.PASSING,
     *activations.ROWS,
     *activations.DROPOUTS,
@@ -66,7 +66,7 @@ for _row in (
     *elementwise.ROWS,
     *matrix.REDUCTIONS,
     *shapes.MOVEMENTS,
-    *attention.CACHE_ROWS,
+    *sequence_ops.CACHE_ROWS,
     *shapes.ROWS,
 ):
     register_op(_row)

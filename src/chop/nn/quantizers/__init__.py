@@ -11,9 +11,9 @@ that extends `Quantizer` and has a `name` is registered wherever it is defined.
 from __future__ import annotations
 
 # isort: off
-from chop.nn.quantizers.base import FORMATS as FORMATS
-from chop.nn.quantizers.base import Quantizer as Quantizer
-from chop.nn.quantizers.base import RoundingQuantizer as RoundingQuantizer
+from chop.nn.quantizers.quantizer import FORMATS as FORMATS
+from chop.nn.quantizers.quantizer import Quantizer as Quantizer
+from chop.nn.quantizers.quantizer import RoundingQuantizer as RoundingQuantizer
 from chop.nn.quantizers.blocks import BlockQuantizer as BlockQuantizer
 
 # One line for each format, in the order of the registry: tables and searches follow it.
@@ -23,7 +23,7 @@ from chop.nn.quantizers.binary import Binary as Binary
 from chop.nn.quantizers.binary_scaling import BinaryScaling as BinaryScaling
 from chop.nn.quantizers.binary_residual import BinaryResidual as BinaryResidual
 from chop.nn.quantizers.ternary import Ternary as Ternary
-from chop.nn.quantizers.log import Log as Log
+from chop.nn.quantizers.logarithmic import Log as Log
 from chop.nn.quantizers.minifloat_ieee import MinifloatIEEE as MinifloatIEEE
 from chop.nn.quantizers.minifloat_denorm import MinifloatDenorm as MinifloatDenorm
 from chop.nn.quantizers.fp8 import FP8 as FP8

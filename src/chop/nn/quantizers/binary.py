@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import Quantizer
+from chop.nn.quantizers.quantizer import Quantizer
 from chop.nn.quantizers.rounding import make_noise
 
 

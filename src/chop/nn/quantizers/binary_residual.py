@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import Quantizer, check_between
 from chop.nn.quantizers.binary_scaling import mean_magnitude, sign
+from chop.nn.quantizers.quantizer import Quantizer, check_between
 from chop.nn.quantizers.spelling import number_stem
 
 

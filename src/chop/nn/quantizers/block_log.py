@@ -8,11 +8,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import check_between
 from chop.nn.quantizers.blocks import BlockQuantizer
 from chop.nn.quantizers.code_values import sign_and
 from chop.nn.quantizers.kernels import Kernel
-from chop.nn.quantizers.log import NORMAL_EXPONENTS, SQRT_TWO_FRACTION, LogRounding, round_log2
+from chop.nn.quantizers.logarithmic import (
+    NORMAL_EXPONENTS,
+    SQRT_TWO_FRACTION,
+    LogRounding,
+    round_log2,
+)
+from chop.nn.quantizers.quantizer import check_between
 from chop.nn.quantizers.spelling import number_stem
 
 

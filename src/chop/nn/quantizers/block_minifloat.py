@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import check, check_between
 from chop.nn.quantizers.blocks import BlockQuantizer
 from chop.nn.quantizers.code_values import float_table
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import FloatGrid, round_to_float
 from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
+from chop.nn.quantizers.quantizer import check, check_between
 from chop.nn.quantizers.spelling import float_stem
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from chop.errors import ConfigError
-from chop.nn.quantizers.base import RoundingQuantizer, check
 from chop.nn.quantizers.kernels import Kernel
+from chop.nn.quantizers.quantizer import RoundingQuantizer, check
 from chop.nn.quantizers.spelling import read_value, write_value
 
 BLOCK_SIZE = 32

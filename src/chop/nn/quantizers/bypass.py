@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from chop.nn.quantizers.base import Quantizer
+from chop.nn.quantizers.quantizer import Quantizer
 from chop.nn.quantizers.spelling import Stem
 
 

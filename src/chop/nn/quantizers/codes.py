@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import MOST_CODE_BITS, Quantizer
 from chop.nn.quantizers.bits import pack_bits, unpack_bits
 from chop.nn.quantizers.blocks import BlockQuantizer, join, split
 from chop.nn.quantizers.powers import LAYOUTS, floor_log2, times_power
+from chop.nn.quantizers.quantizer import MOST_CODE_BITS, Quantizer
 from chop.nn.quantizers.scale_integer import ScaleInteger
 
 PART = 1 << 20

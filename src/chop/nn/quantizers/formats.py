@@ -7,7 +7,7 @@ from typing import Any
 
 from chop.arguments import MAPPING, NONE, check
 from chop.config import parse
-from chop.nn.quantizers.base import FORMATS, Quantizer
+from chop.nn.quantizers.quantizer import FORMATS, Quantizer
 from chop.nn.quantizers.spelling import read_spelling
 
 __all__ = ["FORMATS", "find_format", "make_quantizer", "parse_format", "spelled_settings"]

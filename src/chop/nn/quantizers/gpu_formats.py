@@ -39,7 +39,7 @@ def is_usable(device: torch.device) -> bool:
     return True
 
 
-class Launch(NamedTuple):
+class LaunchSettings(NamedTuple):
     """Launch settings of a kernel."""
 
     vector: int  # elements per read of a thread
@@ -69,18 +69,20 @@ def quantize(
     return y
 
 
-def _for_elements(x: Tensor, vector: int) -> Launch:
-    return Launch(vector, 0, False, -(-x.numel() // vector), (x.numel(),))
+def _for_elements(x: Tensor, vector: int) -> LaunchSettings:
+    return LaunchSettings(vector, 0, False, -(-x.numel() // vector), (x.numel(),))
 
 
-def _for_blocks(x: Tensor, vector: int, block: int) -> Launch:
+def _for_blocks(x: Tensor, vector: int, block: int) -> LaunchSettings:
     columns = x.shape[-1] if x.dim() else 1
     block = min(block, columns) if block > 0 else columns
     vector = vector if columns % vector == 0 and block % vector == 0 else 1
     lanes = min(32, 1 << (-(-block // vector) - 1).bit_length())
     rows, across = x.numel() // columns, -(-columns // block)
     is_whole = columns % block == 0 and block == lanes * vector
-    return Launch(vector, lanes, is_whole, rows * across * lanes, (rows, columns, block, across))
+    return LaunchSettings(
+        vector, lanes, is_whole, rows * across * lanes, (rows, columns, block, across)
+    )
 
 
 def mask(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:

@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import EVERYWHERE, RoundingQuantizer, check, check_between
 from chop.nn.quantizers.code_values import onnx_integer, whole_values
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import all_ones
+from chop.nn.quantizers.quantizer import EVERYWHERE, RoundingQuantizer, check, check_between
 from chop.nn.quantizers.rounding import round_to_multiple
 from chop.nn.quantizers.spelling import Stem, read_sign
 

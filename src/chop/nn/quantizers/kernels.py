@@ -18,12 +18,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from chop import native
-from chop.nn.quantizers import gpu
+from chop.nn.quantizers import gpu_formats
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 NAMES = ("fixed", "float", "wide_float", "log", "block_fixed", "block_float", "block_log")
 ROUNDINGS = ("nearest_even", "nearest_away", "floor", "toward_zero")
-"""Both in the order of the table in `kernels.cpp`; the kernels also in that of `gpu.FORMATS`."""
+"""Both in the order of the table in `kernels.cpp`; names also in that of `gpu_formats.FORMATS`."""
 PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 GRAIN = 1 << 15
@@ -53,7 +53,7 @@ class Kernel(NamedTuple):
         """Return the values of `x`, and True if `x` is known to be in the range."""
         settings = NAMES.index(self.name), ROUNDINGS.index(self.rounding), self.block
         if x.is_cuda:
-            run = torch.ops.mase.quantize if is_traced(x) else gpu.quantize
+            run = torch.ops.mase.quantize if is_traced(x) else gpu_formats.quantize
             return run(x.contiguous(), *settings, self.parameters), False
         is_float = x.dtype is torch.float32
         wide = x if is_float and x.is_contiguous() else x.float().contiguous()
@@ -84,7 +84,7 @@ def _has_kernels(kind: str, index: int) -> bool:
         return False
     if kind == "cpu":
         return library() is not None
-    return kind == "cuda" and gpu.is_usable(torch.device(kind, index))
+    return kind == "cuda" and gpu_formats.is_usable(torch.device(kind, index))
 
 
 def can_run(x: Tensor) -> bool:
@@ -93,7 +93,7 @@ def can_run(x: Tensor) -> bool:
         type(x) in PLAIN
         and x.dtype in DTYPES
         and x.numel() > 0
-        and (library() is not None if x.is_cpu else x.is_cuda and gpu.is_usable(x.device))
+        and (library() is not None if x.is_cpu else x.is_cuda and gpu_formats.is_usable(x.device))
     )
 
 
@@ -173,7 +173,9 @@ def _run_mask(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:
 
 _operators.impl("quantize", lambda x, k, r, b, p: _launch(x, k, r, b, tuple(p))[0], "CPU")
 _operators.impl("mask", _run_mask, "CPU")
-_operators.impl("quantize", lambda x, k, r, b, p: gpu.quantize(x, k, r, b, tuple(p)), "CUDA")
-_operators.impl("mask", gpu.mask, "CUDA")
+_operators.impl(
+    "quantize", lambda x, k, r, b, p: gpu_formats.quantize(x, k, r, b, tuple(p)), "CUDA"
+)
+_operators.impl("mask", gpu_formats.mask, "CUDA")
 torch.library.register_fake("mase::quantize", lambda x, *settings: torch.empty_like(x))
 torch.library.register_fake("mase::mask", lambda gradient, *rest: torch.empty_like(gradient))

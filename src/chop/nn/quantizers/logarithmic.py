@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import RoundingQuantizer, check, check_between
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import floor_log2, power_of_two, times_power
+from chop.nn.quantizers.quantizer import RoundingQuantizer, check, check_between
 from chop.nn.quantizers.rounding import Rounding
 from chop.nn.quantizers.spelling import number_stem
 

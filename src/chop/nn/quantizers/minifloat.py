@@ -10,10 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import RoundingQuantizer, check, check_between
 from chop.nn.quantizers.code_values import float_table
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.powers import LAYOUTS, all_ones, floor_log2, power_of_two, times_power
+from chop.nn.quantizers.quantizer import RoundingQuantizer, check, check_between
 from chop.nn.quantizers.rounding import Rounding, round_to_multiple
 
 Special = Literal["ieee", "fn", "fnuz", "none"]

@@ -9,7 +9,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import RoundingQuantizer, check, check_between
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.minifloat import (
     bias_or_default,
@@ -18,6 +17,7 @@ from chop.nn.quantizers.minifloat import (
     round_to_float,
 )
 from chop.nn.quantizers.powers import all_ones
+from chop.nn.quantizers.quantizer import RoundingQuantizer, check, check_between
 from chop.nn.quantizers.spelling import float_stem
 
 

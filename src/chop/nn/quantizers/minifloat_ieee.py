@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from chop.nn.quantizers.base import check, check_between
 from chop.nn.quantizers.minifloat import FloatGrid, GridQuantizer, Special, bias_or_default
+from chop.nn.quantizers.quantizer import check, check_between
 from chop.nn.quantizers.spelling import float_stem
 
 

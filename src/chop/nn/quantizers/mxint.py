@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import check_between
 from chop.nn.quantizers.blocks import BlockQuantizer
 from chop.nn.quantizers.code_values import onnx_integer, twos_complement
 from chop.nn.quantizers.kernels import Kernel
 from chop.nn.quantizers.packing import IntegerElement, PackedFormat
 from chop.nn.quantizers.powers import all_ones, floor_log2, times_power
+from chop.nn.quantizers.quantizer import check_between
 from chop.nn.quantizers.rounding import round_to_multiple
 from chop.nn.quantizers.spelling import number_stem
 

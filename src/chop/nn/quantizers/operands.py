@@ -11,9 +11,9 @@ from chop.arguments import MAPPING, NONE, check
 from chop.config import NONE_SPELLINGS, convert
 from chop.errors import ConfigError
 from chop.log import warn_once
-from chop.nn.quantizers.base import FORMATS, Quantizer
 from chop.nn.quantizers.bypass import Bypass
 from chop.nn.quantizers.formats import find_format, make_quantizer, spelled_settings
+from chop.nn.quantizers.quantizer import FORMATS, Quantizer
 from chop.registry import suggest
 
 OPERANDS = ("data_in", "weight", "bias", "data_out")

@@ -18,8 +18,8 @@ from chop.nn.quantizers.formats import parse_format
 from chop.nn.quantizers.powers import floor_log2, times_power
 
 if TYPE_CHECKING:
-    from chop.nn.quantizers.base import Quantizer
     from chop.nn.quantizers.minifloat import FloatGrid
+    from chop.nn.quantizers.quantizer import Quantizer
 
 REAL_SCALE_BYTES = 4
 

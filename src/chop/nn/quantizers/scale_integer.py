@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.nn.quantizers.base import Bound, RoundingQuantizer, check, check_between
 from chop.nn.quantizers.blocks import join, split
 from chop.nn.quantizers.code_values import onnx_integer, whole_values
 from chop.nn.quantizers.packing import REAL_SCALE_BYTES, IntegerElement, PackedFormat
+from chop.nn.quantizers.quantizer import Bound, RoundingQuantizer, check, check_between
 from chop.nn.quantizers.rounding import ROUNDINGS
 from chop.nn.quantizers.spelling import Stem, read_sign
 

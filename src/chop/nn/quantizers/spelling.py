@@ -18,7 +18,7 @@ from chop.errors import ConfigError
 from chop.registry import Registry
 
 if TYPE_CHECKING:
-    from chop.nn.quantizers.base import Quantizer
+    from chop.nn.quantizers.quantizer import Quantizer
 
 IN_FILE_NAMES = str.maketrans({"/": "@", ":": "~"})
 FROM_FILE_NAMES = str.maketrans({"@": "/", "~": ":"})

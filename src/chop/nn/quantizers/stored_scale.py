@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.errors import ConfigError
-from chop.nn.quantizers.base import Quantizer
+from chop.nn.quantizers.quantizer import Quantizer
 from chop.nn.quantizers.rounding import ROUNDINGS
 from chop.nn.quantizers.scale_integer import SMALLEST_SCALE, ScaleInteger
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.base import EVERYWHERE, Quantizer
+from chop.nn.quantizers.quantizer import EVERYWHERE, Quantizer
 
 MEAN_FRACTION = 0.75
 MAXIMUM_FRACTION = 0.05

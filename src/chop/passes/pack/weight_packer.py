@@ -22,9 +22,14 @@ from chop.kernels import (
     pack,
     unpack,
 )
-from chop.kernels.formats import DEFAULT_GROUP_SIZE, ROW_INTEGERS, check_group_size, pack_format
 from chop.kernels.layers import PACKED_LAYERS
 from chop.kernels.ops import pack_integers
+from chop.kernels.packed_formats import (
+    DEFAULT_GROUP_SIZE,
+    ROW_INTEGERS,
+    check_group_size,
+    pack_format,
+)
 from chop.kernels.reference import spread
 from chop.nn.modules.lora import LoRALinear, adapted_layer, is_packed
 from chop.nn.modules.masked import WEIGHT, Masked

@@ -16,7 +16,7 @@ from chop.nn.quantized.call_operands import DATA_OUT
 from chop.nn.quantized.functional import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Quantizer
-from chop.nn.quantizers.arithmetic.softmax import MASKED
+from chop.nn.quantizers.arithmetic.integer_softmax import MASKED
 
 
 def node_quantizers(node: fx.Node) -> Mapping[str, Quantizer] | None:

@@ -4,10 +4,16 @@
 DSPs and memories, as `chop.hw.flow.predict` predicts them, and a clock.
 """
 
-from chop.hw.flow.explore.best import Choice as Choice
+from typing import TYPE_CHECKING
+
+from chop.compat.old_names import lazy_names
+from chop.hw.flow.explore.best import DesignChoice as DesignChoice
 from chop.hw.flow.explore.best import Wish as Wish
 from chop.hw.flow.explore.best import best as best
 from chop.hw.flow.explore.best import best_of as best_of
 from chop.hw.flow.explore.folding import Folding as Folding
 from chop.hw.flow.explore.folding import for_budget as for_budget
 from chop.hw.flow.explore.folding import for_target as for_target
+
+if not TYPE_CHECKING:  # mypy would accept any name
+    __getattr__ = lazy_names(__name__)

@@ -80,7 +80,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Choice:
+class DesignChoice:
     """A design for a part, with its prediction."""
 
     part: str
@@ -141,14 +141,14 @@ def check_part(name: str, where: str = "explore") -> Part:
 
 def best(
     graph: MaseGraph, part: str, wish: Wish | None = None, *, tell: Tell | None = None
-) -> Choice:
+) -> DesignChoice:
     """Return the best design of `graph` for the part called `part`, as far as predicted.
 
     `tell` is called with the progress.
     """
     goal, device = wish or Wish(), check_part(part)
     shares = (False, True) if goal.share_layers is None else (goal.share_layers,)
-    choices: list[Choice] = []
+    choices: list[DesignChoice] = []
     problems: list[str] = []
     for share in shares:
         try:
@@ -167,7 +167,7 @@ def best_of(
     *,
     accuracy: Callable[[MaseGraph], float] | None = None,
     least_accuracy: float = -math.inf,
-) -> Choice:
+) -> DesignChoice:
     """Return the best of several graphs, such as one model in several word lengths, with its label.
 
     Graphs whose `accuracy` is below `least_accuracy` are left out.
@@ -184,7 +184,7 @@ def best_of(
     return min(choices, key=lambda choice: rank(choice, device, goal))
 
 
-def rank(choice: Choice, part: Part, wish: Wish) -> tuple[float, ...]:
+def rank(choice: DesignChoice, part: Part, wish: Wish) -> tuple[float, ...]:
     """Return a sort key, smaller is better: excess cells, missing speed, goal, LUTs, DSPs."""
     used, has = choice.predicted.takes(), part.has()
     limits = {k: n * (wish.room if k in ("lut", "ff") else 1) for k, n in has.items()}
@@ -203,7 +203,7 @@ class Search:
     wish: Wish
     share_layers: bool
     tell: Tell | None = None
-    tried: dict[State, Choice | None] = field(default_factory=dict)
+    tried: dict[State, DesignChoice | None] = field(default_factory=dict)
     predicted: dict[tuple[Any, ...], StagePrediction] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -214,7 +214,7 @@ class Search:
         self.luts: dict[tuple[str, str], int] = {}
         self.options = {name: self._options(name) for name in self.layers}
 
-    def run(self) -> Choice:
+    def run(self) -> DesignChoice:
         """Return the best state; raise if none fits."""
         starts = sorted((state for state in self._starts() if self.choice(state)), key=self._rank)
         ends = [self._climb(state) for state in starts[:CLIMBS]]
@@ -227,7 +227,7 @@ class Search:
         self._require(chosen)
         return chosen
 
-    def _require(self, choice: Choice) -> None:
+    def _require(self, choice: DesignChoice) -> None:
         too_much, too_slow, *_ = rank(choice, self.part, self.wish)
         if too_much:
             raise HardwareError(
@@ -360,7 +360,7 @@ class Search:
             return options
         return [o for o in options if _is_beside(o, now)]
 
-    def choice(self, state: State) -> Choice | None:
+    def choice(self, state: State) -> DesignChoice | None:
         """Return the predicted design of a state; None if it cannot be made or tries ran out."""
         if state not in self.tried:
             if len(self.tried) >= self.most:
@@ -373,7 +373,7 @@ class Search:
         if self.tell is not None:
             self.tell(len(self.tried), self.most, text)
 
-    def _make(self, state: State) -> Choice | None:
+    def _make(self, state: State) -> DesignChoice | None:
         lanes = {name: (i, o) for name, (_, i, o) in zip(self.layers, state, strict=True)}
         how = {n: h for n, (h, _, _) in zip(self.layers, state, strict=True) if h != "array"}
         try:
@@ -382,7 +382,7 @@ class Search:
         except (HardwareError, ConfigError):
             return None
         predicted = whole_of(self.family, [self._stage(stage) for stage in design.stages])
-        return Choice(
+        return DesignChoice(
             self.part.name,
             spec,
             design.cycles(),

@@ -20,16 +20,16 @@ from chop.hw.design.clock import DEFAULT_MHZ, operand_registers
 from chop.hw.design.component import (
     LARGEST_IN_LOGIC,
     Component,
-    Cost,
+    ComponentCost,
     Memory,
     Parameter,
     precision,
     register,
     result_precision,
 )
+from chop.hw.design.cycle_model import ConstantsTwin, Queue, Twin
 from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, codes, stream
 from chop.hw.design.stream import Stream, divisors, pack_words
-from chop.hw.design.twin import ConstantsTwin, Queue, Twin
 from chop.hw.library.fixed_arithmetic.scalar import lower_line
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.constants import (
@@ -52,7 +52,7 @@ class JoinTwin(Queue):
 
 
 @dataclass(frozen=True)
-class Binary(Component):
+class ElementwiseBinary(Component):
     """Two streams of the same shape, element by element."""
 
     left: Stream
@@ -106,13 +106,13 @@ class Binary(Component):
     def twins(self) -> list[Twin]:
         return [JoinTwin(2, latency=1 + self.has_operand_register())]
 
-    def cost(self) -> Cost:
-        return Cost(register_bits=2 * self.outputs[0].beat_width)
+    def cost(self) -> ComponentCost:
+        return ComponentCost(register_bits=2 * self.outputs[0].beat_width)
 
 
 @register
 @dataclass(frozen=True)
-class Add(Binary):
+class Add(ElementwiseBinary):
     """left + alpha * 2**-alpha_frac * right."""
 
     alpha: int = 1
@@ -172,7 +172,7 @@ class Sub(Add):
 
 @register
 @dataclass(frozen=True)
-class Mul(Binary):
+class Mul(ElementwiseBinary):
     """Product."""
 
     name, operation = "fixed_mul", 2
@@ -184,8 +184,8 @@ class Mul(Binary):
         ends = [a * b for a in (left.low, left.high) for b in (right.low, right.high)]
         return Span(min(ends), max(ends), left.frac_width + right.frac_width)
 
-    def cost(self) -> Cost:
-        return super().cost() + Cost(multipliers=self.left.lanes)
+    def cost(self) -> ComponentCost:
+        return super().cost() + ComponentCost(multipliers=self.left.lanes)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:
@@ -204,7 +204,7 @@ class Mul(Binary):
 class WithConstant(Component):
     """Sum, difference or product with a constant right operand: position codes, a factor."""
 
-    binary: Binary
+    binary: ElementwiseBinary
     constant: Ints
     """Codes of the right operand, flat, or one for all elements."""
     module, name = "fixed_arithmetic", "fixed_constant_arithmetic"
@@ -248,7 +248,7 @@ class WithConstant(Component):
     def twins(self) -> list[Twin]:
         return [ConstantsTwin(latency=1 + self.has_operand_register)]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         return super().cost() + self.binary.cost()
 
     @classmethod
@@ -330,7 +330,7 @@ def _masked(low: Lowerer, node: fx.Node, mask: AddedMask, make: Make) -> Value:
     return low.operand(node, 1 - mask.place)
 
 
-Make = Callable[[Stream, Stream, Fixed], Binary]
+Make = Callable[[Stream, Stream, Fixed], ElementwiseBinary]
 MakeLine = Callable[[Fraction, bool], Line]
 """Slope and offset of an op with a number, by the number and whether it is first."""
 

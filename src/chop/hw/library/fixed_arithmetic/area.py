@@ -5,13 +5,13 @@ from __future__ import annotations
 from chop.hw.area.area_model import area_model
 from chop.hw.area.inventory import BESIDE_PRODUCT, CHAINLESS, Inventory, trailing_zeros
 from chop.hw.arith.shift_add import signed_digits
-from chop.hw.library.fixed_arithmetic import Add, Binary, Mul, WithConstant
+from chop.hw.library.fixed_arithmetic import Add, ElementwiseBinary, Mul, WithConstant
 
 
-@area_model(Binary)
+@area_model(ElementwiseBinary)
 def count_binary(
     inventory: Inventory,
-    component: Binary,
+    component: ElementwiseBinary,
     is_registered: bool = False,
     constant: int | None = None,
 ) -> None:
@@ -44,7 +44,9 @@ def count_binary(
     inventory.skid(component.outputs[0].beat_width)
 
 
-def _count_sum(inventory: Inventory, component: Binary, wide: int, constant: int | None) -> None:
+def _count_sum(
+    inventory: Inventory, component: ElementwiseBinary, wide: int, constant: int | None
+) -> None:
     """Add an adder; bits of one operand below the other's lowest bit need none.
 
     A subtrahend needs an adder for each of its bits.
@@ -84,7 +86,7 @@ def count_with_constant(inventory: Inventory, component: WithConstant) -> None:
         inventory.add("constant_operand", binary.left.beat_width)
 
 
-def _constant_term(binary: Binary, code: int) -> int | None:
+def _constant_term(binary: ElementwiseBinary, code: int) -> int | None:
     """Return the term that a constant adds to the left operand; None if the op is no plain sum."""
     if not isinstance(binary, Add) or binary.alpha != 1:
         return None

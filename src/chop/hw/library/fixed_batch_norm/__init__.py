@@ -14,12 +14,20 @@ from torch import fx, nn
 from chop.hw.arith import golden
 from chop.hw.arith.affine import Line, fit_lines
 from chop.hw.arith.golden import MAX_WIDTH, Fixed, Ints, Span
-from chop.hw.design.component import Component, Cost, Memory, Parameter, Unary, precision, register
+from chop.hw.design.component import (
+    Component,
+    ComponentCost,
+    Memory,
+    Parameter,
+    Unary,
+    precision,
+    register,
+)
+from chop.hw.design.cycle_model import ConstantsTwin, Twin
 from chop.hw.design.samples import BYTE, COUNT, DOWN, WIDE, codes, stream
 from chop.hw.design.stream import Stream, pack_words
-from chop.hw.design.twin import ConstantsTwin, Twin
 from chop.hw.library.fixed_linear import encoded
-from chop.hw.lower import Lowerer, Value, formats, lowers
+from chop.hw.lower import Lowerer, Value, fixed_formats, lowers
 from chop.hw.lower.engine import pixel_shape
 from chop.hw.reference.exact import Exact
 from chop.hw.reference.exact_ops import Arguments, along, exact_op, refuse_setting, with_bias
@@ -68,8 +76,8 @@ class BatchNorm(Unary):
     def twins(self) -> list[Twin]:
         return [ConstantsTwin(latency=2)]
 
-    def cost(self) -> Cost:
-        return super().cost() + Cost(multipliers=self.source.lanes)
+    def cost(self) -> ComponentCost:
+        return super().cost() + ComponentCost(multipliers=self.source.lanes)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:
@@ -141,7 +149,7 @@ def _fractions(node: fx.Node, module: nn.Module, name: str, default: list[float]
     parameter = getattr(module, name)
     if parameter is None:
         return [Fraction(x) for x in default]
-    number = formats.operand_format(node, name)
+    number = fixed_formats.operand_format(node, name)
     if number is None:
         return [Fraction(x) for x in parameter.detach().double().tolist()]
     unit = Fraction(2) ** -number.frac_width

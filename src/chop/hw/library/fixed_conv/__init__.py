@@ -13,10 +13,10 @@ from torch import Tensor, fx
 from chop.errors import ConfigError
 from chop.hw.arith.golden import Fixed, Ints, Span
 from chop.hw.design.clock import DEFAULT_MHZ
-from chop.hw.design.component import Component, Cost, Memory, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Memory, Parameter, register
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.samples import BYTE, row_ends, stream
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
 from chop.hw.library.fixed_linear import (
     ExternalLinear,
     ExternalLinearTwin,
@@ -127,7 +127,7 @@ class Conv(Windowed):
     def products(self) -> int:
         return self.product.products()
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         return self.product.cost() + self.line_cost()
 
 

@@ -11,11 +11,11 @@ from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.design.component import Component, Cost, Memory, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Memory, Parameter, register
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.process import Phase, Process
 from chop.hw.design.samples import BYTE, NARROW, codes, stream
 from chop.hw.design.stream import Stream, pack_words
-from chop.hw.design.twin import Twin
 from chop.hw.library.fixed_linear import check_lanes, parameters_of, weights_of
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.engine import row_major
@@ -88,9 +88,9 @@ class Embedding(Component):
     def twins(self) -> list[Twin]:
         return [EmbeddingTwin(self.table.shape[1] // self.lanes)]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         bits = self.table.size * self.format.width
-        return Cost(memory_bits=bits, register_bits=3 * self.output.beat_width)
+        return ComponentCost(memory_bits=bits, register_bits=3 * self.output.beat_width)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

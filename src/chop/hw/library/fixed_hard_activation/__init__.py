@@ -12,9 +12,9 @@ from torch import fx
 from chop.errors import ConfigError
 from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.design.component import Component, Cost, Parameter, Unary, register
+from chop.hw.design.component import Component, ComponentCost, Parameter, Unary, register
+from chop.hw.design.cycle_model import Bracket, Twin
 from chop.hw.design.samples import BYTE, COUNT, DOWN, NARROW, WIDE, stream
-from chop.hw.design.twin import Bracket, Twin
 from chop.hw.library.fixed_divide import Division
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.reference.exact import Exact, constant
@@ -48,9 +48,9 @@ class HardUnary(Unary):
     def twins(self) -> list[Twin]:
         return [Bracket((2 if self.is_swish else 1) + self.division.latency)]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         each = self.division.multipliers + self.is_swish
-        return super().cost() + Cost(multipliers=each * self.source.lanes)
+        return super().cost() + ComponentCost(multipliers=each * self.source.lanes)
 
     def operand(self, x: Ints) -> Any:
         """Return the codes in a type wide enough for a product with six."""

@@ -14,13 +14,13 @@ from chop.errors import ConfigError
 from chop.hw.arith import golden
 from chop.hw.arith.affine import Line, fit_lines
 from chop.hw.arith.golden import MAX_WIDTH, Fixed, Ints, Span
-from chop.hw.design.component import Component, Cost, Memory, Parameter, Unary, register
+from chop.hw.design.component import Component, ComponentCost, Memory, Parameter, Unary, register
+from chop.hw.design.cycle_model import Bracket, ConstantsTwin, Twin
 from chop.hw.design.samples import BYTE, COUNT, DOWN, NARROW, WIDE, codes, stream
 from chop.hw.design.stream import Stream, pack_words
-from chop.hw.design.twin import Bracket, ConstantsTwin, Twin
-from chop.hw.lower import Lowerer, Value, formats, lowers, unary
+from chop.hw.lower import Lowerer, Value, fixed_formats, lowers, unary
 from chop.hw.lower.engine import pixel_shape
-from chop.hw.lower.rows import constant as constant_of
+from chop.hw.lower.row_ops import constant as constant_of
 from chop.hw.reference.exact import Exact, constant
 from chop.hw.reference.exact_ops import Arguments, along, exact_op
 
@@ -107,8 +107,8 @@ class PRelu(Unary):
     def twins(self) -> list[Twin]:
         return [ConstantsTwin(latency=1)]
 
-    def cost(self) -> Cost:
-        return super().cost() + Cost(multipliers=self.source.lanes)
+    def cost(self) -> ComponentCost:
+        return super().cost() + ComponentCost(multipliers=self.source.lanes)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:
@@ -181,7 +181,7 @@ def _slopes(low: Lowerer, node: fx.Node, value: Value) -> list[Fraction]:
     tensor = constant_of(low, node, "weight")
     assert tensor is not None, f"node '{node.name}' has slopes"
     numbers = tensor.detach().double().cpu().numpy().reshape(-1)
-    form = formats.operand_format(node, "weight")
+    form = fixed_formats.operand_format(node, "weight")
     if form is not None:
         numbers = form.decode(form.encode(numbers))
     slopes = [Fraction(float(x)) for x in np.broadcast_to(numbers, value.shape[:1])]

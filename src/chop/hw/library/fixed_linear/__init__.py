@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.arith.mxint import block_of
+from chop.hw.arith.mxint_wire import block_of
 from chop.hw.design.component import Component
 from chop.hw.design.design import Wire
 from chop.hw.design.stream import Stream
@@ -31,7 +31,7 @@ from chop.hw.library.fixed_linear.layer_weights import sample_blocks as sample_b
 from chop.hw.library.fixed_linear.layer_weights import sample_weights as sample_weights
 from chop.hw.library.fixed_linear.layer_weights import weight_codes as weight_codes
 from chop.hw.library.fixed_linear.layer_weights import with_half as with_half
-from chop.hw.lower import Lowerer, Value, blocks, formats, lowers
+from chop.hw.lower import Lowerer, Value, fixed_formats, lowers, mxint_values
 from chop.hw.lower.engine import row_major
 from chop.hw.lower.storage import EXTERNAL
 from chop.hw.lower.supported import attribute
@@ -56,20 +56,20 @@ def weights_of(
 ) -> Weights:
     """Return weight and bias in the fixed-point formats that the node quantises them to."""
     kind = ExternalWeights if is_external else Weights
-    weight_format = formats.parameter_format(node, "weight")
+    weight_format = fixed_formats.parameter_format(node, "weight")
     codes = encoded(weight, weight_format)
     if bias is None:
         return kind(codes, weight_format)
-    bias_format = formats.parameter_format(node, "bias")
+    bias_format = fixed_formats.parameter_format(node, "bias")
     return kind(codes, weight_format, encoded(bias, bias_format), bias_format)
 
 
 def _block_weights(node: fx.Node, weight: Tensor, bias: Tensor | None) -> BlockWeights:
     """Return weight and bias in the MXINT formats that the node quantises them to."""
-    wire, matrix = weight_codes(blocks.parameter_blocks(node, "weight"), _doubles(weight))
+    wire, matrix = weight_codes(mxint_values.parameter_blocks(node, "weight"), _doubles(weight))
     if bias is None:
         return BlockWeights(matrix, wire)
-    number, vector = bias_codes(blocks.parameter_blocks(node, "bias"), _doubles(bias))
+    number, vector = bias_codes(mxint_values.parameter_blocks(node, "bias"), _doubles(bias))
     return BlockWeights(matrix, wire, vector, number)
 
 
@@ -116,7 +116,7 @@ def product_maker(low: Lowerer, node: fx.Node) -> MakeProduct:
 @lowers("fixed_linear")
 def lower_linear(low: Lowerer, node: fx.Node) -> Value:
     """Add a product with constant weights: in MXINT if the node quantises an operand to it."""
-    value, wire = (_add_blocks if blocks.takes_blocks(node) else _add_fixed)(low, node)
+    value, wire = (_add_blocks if mxint_values.takes_blocks(node) else _add_fixed)(low, node)
     shape = (*value.shape[:-1], low.builder.stream(wire).shape[-1])
     return Value(wire, shape, row_major(shape))
 
@@ -159,11 +159,11 @@ def _add_blocks(low: Lowerer, node: fx.Node) -> tuple[Value, Wire]:
     _refuse_fixed_options(low, node)
     weight, bias = parameters_of(low, node)
     outputs, inputs = weight.shape
-    number = blocks.needed_blocks(low, node, "data_in_0")
+    number = mxint_values.needed_blocks(low, node, "data_in_0")
     weights = _block_weights(node, weight, bias)
     unit = math.gcd(inputs, block_of(number, inputs), weights.wire.block)
     in_lanes, out_lanes = low.parallelism.of(node.name, unit, outputs)
-    value = blocks.block_operand(low, node, 0, in_lanes)
+    value = mxint_values.block_operand(low, node, 0, in_lanes)
     source = low.stream(value)
     result = low.result_format(node, weights.span(source.format))
     return value, low.add(node, BlockLinear(source, weights, result, out_lanes), value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chop.hw.area.area_model import UNMODELLED, area_model
 from chop.hw.area.inventory import Inventory, bits_for, is_block_rom
 from chop.hw.arith.golden import Fixed
-from chop.hw.arith.mxint import Mxint
+from chop.hw.arith.mxint_wire import Mxint
 from chop.hw.design.component import Memory
 from chop.hw.library.fixed_dot_product.area import count_dot_product
 from chop.hw.library.fixed_linear import ExternalLinear, FoldedProduct, Linear

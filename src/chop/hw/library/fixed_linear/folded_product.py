@@ -2,7 +2,8 @@
 
 An operand is fixed point or MXINT. Its format says the precision, the width of a beat, and whether
 sums need a shifter, which takes one cycle. Numbers of an MXINT block are mantissa * 2**exponent in
-steps of 2**-frac_width (`chop.hw.arith.mxint`), so exact sums are sums of codes, as in fixed point.
+steps of 2**-frac_width (`chop.hw.arith.mxint_wire`). So exact sums are sums of codes, as in fixed
+point.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from typing import Self
 from chop.errors import ConfigError
 from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints, Span
-from chop.hw.arith.mxint import Mxint, on_wire
+from chop.hw.arith.mxint_wire import Mxint, on_wire
 from chop.hw.design.clock import DEFAULT_MHZ, adders_per_register, operand_registers
 from chop.hw.design.component import (
     LARGEST_IN_LOGIC,
     Component,
-    Cost,
+    ComponentCost,
     Memory,
     Parameter,
     precision,
     register,
     result_precision,
 )
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.process import Phase, Process
 from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, row_ends, stream
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
 from chop.hw.library.fixed_linear.layer_weights import (
     BlockWeights,
     ExternalWeights,
@@ -189,12 +190,12 @@ class FoldedProduct(Component):
         """Return the bits of the memories of matrix and bias."""
         raise NotImplementedError
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         sums = (1 + self.has_shifter) * self.acc_width
         registers = self.lanes * (sums + 2 * self.format.width)
         operands = (self.lanes + 1) * self.inputs[0].beat_width
         multipliers = self.inputs[0].lanes * self.lanes
-        return Cost(multipliers, self.memory_bits(), registers + operands)
+        return ComponentCost(multipliers, self.memory_bits(), registers + operands)
 
 
 @register

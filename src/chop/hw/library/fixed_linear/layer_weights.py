@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints, Span
-from chop.hw.arith.mxint import Mxint, of_values
+from chop.hw.arith.mxint_wire import Mxint, of_values
 from chop.hw.design.component import Memory, Parameter, precision
 from chop.hw.design.samples import BYTE, codes, in_tensors, matched_ends
 from chop.hw.design.stream import Stream, pack_words
-from chop.hw.lower.blocks import doubles
+from chop.hw.lower.mxint_values import doubles
 from chop.nn.quantizers.mxint import MXInt
 
 NO_BIAS = Fixed(2, 0)

@@ -15,9 +15,9 @@ from torch import Tensor, fx, nn
 from chop.errors import ConfigError
 from chop.hw.arith.golden import Fixed, Ints
 from chop.hw.design.component import Component, Memory, Parameter, Unary, register
+from chop.hw.design.cycle_model import Bracket, Twin
 from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.design.stream import Stream, pack_words
-from chop.hw.design.twin import Bracket, Twin
 from chop.hw.library.fixed_piecewise import Piecewise, along_lines, lines_of
 from chop.hw.lower import Lowerer, Value, lowers, unary
 from chop.hw.lower.engine import TRUTH

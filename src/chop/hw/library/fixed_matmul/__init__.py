@@ -13,14 +13,14 @@ from torch import fx
 from chop.errors import ConfigError
 from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints, Span
-from chop.hw.arith.mxint import block_of, on_wire
+from chop.hw.arith.mxint_wire import block_of, on_wire
 from chop.hw.design.clock import DEFAULT_MHZ
 from chop.hw.design.component import Component, Parameter, precision, register
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.design import Wire
 from chop.hw.design.process import Phase, Process
 from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
 from chop.hw.library.fixed_linear import (
     ExternalLinearTwin,
     FoldedProduct,
@@ -28,7 +28,7 @@ from chop.hw.library.fixed_linear import (
     check_lanes,
     with_half,
 )
-from chop.hw.lower import Lowerer, Value, blocks, lowers
+from chop.hw.lower import Lowerer, Value, lowers, mxint_values
 from chop.hw.lower.engine import row_major
 from chop.hw.reference.exact import SAFE_FLOAT, Exact, fitted, reach
 from chop.hw.reference.exact_ops import Arguments, exact_op
@@ -264,7 +264,7 @@ def lower_matmul(low: Lowerer, node: fx.Node) -> Value:
             "Allowed: matrices with the same leading dimensions, behind the batch",
         )
     inner, columns = shapes[1][-2:]
-    add = _add_blocks if blocks.takes_blocks(node) else _add_fixed
+    add = _add_blocks if mxint_values.takes_blocks(node) else _add_fixed
     shape = (*shapes[0][:-1], columns)
     return Value(add(low, node, inner, columns), shape, row_major(shape))
 
@@ -293,12 +293,12 @@ def _either_way(low: Lowerer, node: fx.Node, right: Value) -> tuple[Value, bool]
 def _add_blocks(low: Lowerer, node: fx.Node, inner: int, columns: int) -> Wire:
     axes = (-1, -2)  # the blocks of both operands lie along the inner size
     sizes = [
-        block_of(blocks.needed_blocks(low, node, f"data_in_{k}", axis), inner)
+        block_of(mxint_values.needed_blocks(low, node, f"data_in_{k}", axis), inner)
         for k, axis in enumerate(axes)
     ]
     in_lanes, out_lanes = low.parallelism.of(node.name, math.gcd(inner, *sizes), columns)
     left, right = (
-        blocks.block_operand(low, node, k, in_lanes, axis=axis) for k, axis in enumerate(axes)
+        mxint_values.block_operand(low, node, k, in_lanes, axis=axis) for k, axis in enumerate(axes)
     )
     a, b = low.stream(left), low.stream(right)
     number = low.result_format(node, product_span(a.format, b.format, inner))

@@ -15,18 +15,18 @@ from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints
 from chop.hw.design.component import (
     Component,
-    Cost,
+    ComponentCost,
     Memory,
     Parameter,
     precision,
     register,
     result_precision,
 )
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.samples import BYTE, COUNT, DOWN, WIDE, codes, stream
 from chop.hw.design.stream import Stream, pack_words
-from chop.hw.design.twin import Twin
-from chop.hw.lower import Lowerer, Value, formats, lowers
-from chop.hw.lower.rows import (
+from chop.hw.lower import Lowerer, Value, fixed_formats, lowers
+from chop.hw.lower.row_ops import (
     add_rows,
     codes_of,
     constant,
@@ -166,7 +166,7 @@ class Norm(Component):
     def twins(self) -> list[Twin]:
         return [FrontTwin(ROOT_LATENCY), RowTwin(self.beats, OUT_LATENCY)]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         lanes, width = self.source.lanes, self.source.format.width
         growth = self.size.bit_length()
         number_width = width + growth + R_WIDTH + 6
@@ -175,7 +175,7 @@ class Norm(Component):
         registers = lanes * (in_lanes + 20)
         registers += 8 * (width + growth) + 3 * self.u_width + 160
         multipliers = 3 * lanes + 3 + self.is_centred  # square, c * r, weight; root; sum * sum
-        return super().cost() + buffer + Cost(multipliers, register_bits=registers)
+        return super().cost() + buffer + ComponentCost(multipliers, register_bits=registers)
 
 
 @register
@@ -269,10 +269,10 @@ def _affine_of(low: Lowerer, node: fx.Node, size: int) -> Affine:
     weight, bias = (constant(low, node, name) for name in ("weight", "bias"))
     affine = Affine.none(size)
     if weight is not None:
-        number = formats.parameter_format(node, "weight")
+        number = fixed_formats.parameter_format(node, "weight")
         affine = replace(affine, weight=codes_of(weight, number), weight_format=number)
     if bias is not None:
-        number = formats.parameter_format(node, "bias")
+        number = fixed_formats.parameter_format(node, "bias")
         affine = replace(affine, bias=codes_of(bias, number), bias_format=number)
     return affine
 

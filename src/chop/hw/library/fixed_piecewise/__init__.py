@@ -13,15 +13,15 @@ from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints, Span
 from chop.hw.design.component import (
     Component,
-    Cost,
+    ComponentCost,
     Memory,
     Parameter,
     Unary,
     register,
     result_precision,
 )
+from chop.hw.design.cycle_model import Bracket, Twin
 from chop.hw.design.samples import BYTE, COUNT, DOWN, stream
-from chop.hw.design.twin import Bracket, Twin
 from chop.hw.reference.exact import Exact, code_range, coded, rounded
 from chop.nn.quantizers import Integer
 from chop.nn.quantizers.arithmetic.function import Function, Lines, fit_lines
@@ -71,12 +71,12 @@ class Piecewise(Unary):
     def twins(self) -> list[Twin]:
         return [Bracket(4)]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         base, slope = self.widths
         read, product = base + slope + self.lines.low_bits, slope + self.lines.low_bits + 1
         pipeline = 2 * read + base + product + max(base, product) + 1
         lanes = self.source.lanes
-        return super().cost() + Cost(lanes, register_bits=lanes * pipeline)
+        return super().cost() + ComponentCost(lanes, register_bits=lanes * pipeline)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

@@ -15,17 +15,17 @@ from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints, Span
 from chop.hw.design.component import (
     Component,
-    Cost,
+    ComponentCost,
     Parameter,
     precision,
     register,
     result_precision,
     sign_parameter,
 )
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.process import Process, take
 from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, KINDS, NARROW, WIDE, stream
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
 from chop.hw.library.fixed_divide import Division
 from chop.hw.library.sliding_window import (
     Pair,
@@ -96,9 +96,9 @@ class Pool(Windowed):
         reduce = ReduceTwin(self.area, self.geometry.beats, self.latency)
         return [WindowTwin(self.geometry), reduce]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         bits = self.source.shape[-1] * (self.source.format.width + self.area.bit_length())
-        return self.line_cost() + Cost(memory_bits=bits)
+        return self.line_cost() + ComponentCost(memory_bits=bits)
 
 
 @register
@@ -182,8 +182,10 @@ class AvgPool(Pool):
     def latency(self) -> int:
         return self.division.latency
 
-    def cost(self) -> Cost:
-        return super().cost() + Cost(multipliers=self.division.multipliers * self.source.lanes)
+    def cost(self) -> ComponentCost:
+        return super().cost() + ComponentCost(
+            multipliers=self.division.multipliers * self.source.lanes
+        )
 
     def divisors(self) -> Ints:
         """Return the divisors of the sums, by output row and column."""

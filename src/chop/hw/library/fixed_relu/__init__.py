@@ -10,9 +10,16 @@ from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw.arith.golden import Ints
-from chop.hw.design.component import Component, Cost, Parameter, Unary, register, sign_parameter
+from chop.hw.design.component import (
+    Component,
+    ComponentCost,
+    Parameter,
+    Unary,
+    register,
+    sign_parameter,
+)
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.samples import BIT, BYTE, COUNT, NARROW, stream
-from chop.hw.design.twin import Twin
 from chop.hw.lower import Lowerer, Value, lowers, unary
 from chop.hw.reference.exact import Exact
 from chop.hw.reference.exact_ops import Arguments, exact_op
@@ -45,8 +52,8 @@ class Relu(Unary):
     def twins(self) -> list[Twin]:
         return []
 
-    def cost(self) -> Cost:
-        return Cost()
+    def cost(self) -> ComponentCost:
+        return ComponentCost()
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

@@ -11,9 +11,9 @@ import numpy as np
 from chop.errors import ConfigError
 from chop.hw.arith.golden import Fixed
 from chop.hw.arith.shift_add import Network, build
-from chop.hw.design.component import Component, Cost, Parameter, register, sign_parameter
+from chop.hw.design.component import Component, ComponentCost, Parameter, register, sign_parameter
+from chop.hw.design.cycle_model import Bracket, Twin
 from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
-from chop.hw.design.twin import Bracket, Twin
 from chop.hw.library.constant_product import MOST_BITS, ConstantProduct, fields
 from chop.hw.library.fixed_linear import PRODUCTS, Weights
 
@@ -132,7 +132,7 @@ class ShiftAdd(ConstantProduct):
     def twins(self) -> list[Twin]:
         return [Bracket(self.timing.stages + 1)]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         number = self.source.format
         spans, delays = self.network.spans(number.low, number.high), self.timing.delays()
         first, timing = self.network.inputs, self.timing
@@ -141,7 +141,9 @@ class ShiftAdd(ConstantProduct):
             for k, span in enumerate(spans)
         )
         outputs = self.outputs[0].elements
-        return Cost(register_bits=bits + outputs * (self.acc_width + 2 * self.format.width))
+        return ComponentCost(
+            register_bits=bits + outputs * (self.acc_width + 2 * self.format.width)
+        )
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

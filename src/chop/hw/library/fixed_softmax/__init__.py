@@ -1,4 +1,4 @@
-"""Row softmax in integers; the definition is in `chop.nn.quantizers.arithmetic.softmax`."""
+"""Row softmax in integers; the definition is in `chop.nn.quantizers.arithmetic.integer_softmax`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,30 @@ from torch import Tensor, fx
 from chop.errors import ConfigError
 from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.design.component import Component, Cost, Memory, Parameter, register, result_precision
+from chop.hw.design.component import (
+    Component,
+    ComponentCost,
+    Memory,
+    Parameter,
+    register,
+    result_precision,
+)
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.process import Phase, Process
 from chop.hw.design.samples import BIT, BYTE, COUNT, WIDE, stream
 from chop.hw.design.stream import Stream, pack_words
-from chop.hw.design.twin import Twin
 from chop.hw.lower import Lowerer, Value, lowers
 from chop.hw.lower.constants import parameter
 from chop.hw.lower.engine import TRUTH
 from chop.hw.lower.masks import added_mask, check_mask_readers
-from chop.hw.lower.rows import add_rows, made, require_integers, row_operand
+from chop.hw.lower.row_ops import add_rows, made, require_integers, row_operand
 from chop.hw.reference.exact import Exact, rounded
 from chop.hw.reference.exact_ops import LEAST, Arguments, exact_op, is_kept, refuse_setting
 from chop.hw.streams.row_buffer import FrontTwin, RowTwin, row_cost
 from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import OPS
 from chop.nn.quantizers import Integer
-from chop.nn.quantizers.arithmetic.softmax import LONGEST_ROW, MASKED, exponential_tables
+from chop.nn.quantizers.arithmetic.integer_softmax import LONGEST_ROW, MASKED, exponential_tables
 from chop.nn.quantizers.arithmetic.tables import RECIPROCAL_FRAC, reciprocal_table
 
 WIDEST = 16
@@ -135,14 +142,14 @@ class Softmax(Component):
             RowTwin(self.beats, OUT_LATENCY),
         ]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         lanes, width = self.source.lanes, self.source.format.width
         buffers = row_cost(self.beats, lanes * (width + 1), width)
         buffers += row_cost(self.beats, lanes * EXP_WIDTH, R_WIDTH)
         in_lanes = 3 * (width + 1) + 9 * EXP_WIDTH + R_WIDTH + 2 * self.format.width
         registers = lanes * in_lanes + 2 * width + 160
         multipliers = lanes * len(self.tables) + 2  # two of the reciprocal
-        return super().cost() + buffers + Cost(multipliers, register_bits=registers)
+        return super().cost() + buffers + ComponentCost(multipliers, register_bits=registers)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

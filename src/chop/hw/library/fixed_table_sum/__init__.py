@@ -14,9 +14,9 @@ from functools import cached_property
 
 from chop.errors import ConfigError
 from chop.hw.arith.golden import Fixed
-from chop.hw.design.component import Component, Cost, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Parameter, register
+from chop.hw.design.cycle_model import Bracket, Twin
 from chop.hw.design.samples import BIT, COUNT, DOWN, NARROW, WIDE
-from chop.hw.design.twin import Bracket, Twin
 from chop.hw.library.constant_product import MOST_BITS, ConstantProduct, fields
 from chop.hw.library.fixed_linear import PRODUCTS
 
@@ -194,7 +194,7 @@ class TableSum(ConstantProduct):
     def twins(self) -> list[Twin]:
         return [Bracket(self.stages + 1)]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         outputs, bits = self.outputs[0].elements, self.inputs[0].beat_width
         sums = sum(
             table.width
@@ -204,7 +204,7 @@ class TableSum(ConstantProduct):
             and (self.additions - len(row) + 1 + k) % self.adders_per_stage == 0
         )
         results = outputs * (self.acc_width + 2 * self.format.width)
-        return Cost(register_bits=sums + self.stages * bits + results)
+        return ComponentCost(register_bits=sums + self.stages * bits + results)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

@@ -15,12 +15,12 @@ import numpy as np
 
 from chop.errors import ConfigError
 from chop.hw.arith.golden import Ints
-from chop.hw.design.component import Component, Cost, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Parameter, register
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.design import Wire
 from chop.hw.design.process import Phase, Process
 from chop.hw.design.samples import stream
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
 from chop.hw.lower import Value
 from chop.hw.lower.engine import pixel_order
 
@@ -179,10 +179,10 @@ class Windowed(Component):
     def cycles(self) -> int:
         return max(self.source.beats, self.window_beats)
 
-    def line_cost(self) -> Cost:
+    def line_cost(self) -> ComponentCost:
         """Return the memory of the line buffer."""
         row_bits = self.geometry.size[0] * self.source.shape[-1] * self.source.format.width
-        return Cost(memory_bits=self.geometry.lines * row_bits)
+        return ComponentCost(memory_bits=self.geometry.lines * row_bits)
 
 
 @register
@@ -223,7 +223,7 @@ class SlidingWindow(Windowed):
     def twins(self) -> list[Twin]:
         return [WindowTwin(self.geometry)]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         return self.line_cost()
 
     @classmethod

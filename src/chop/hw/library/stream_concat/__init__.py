@@ -12,12 +12,12 @@ from torch import fx
 
 from chop.errors import ConfigError
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.design.component import Component, Cost, Memory, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Memory, Parameter, register
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.process import Phase, Process, take
 from chop.hw.design.samples import BYTE, NARROW, codes, stream
 from chop.hw.design.stream import Stream, pack_words
-from chop.hw.design.twin import Twin
-from chop.hw.lower import Lowerer, Value, formats, lowers
+from chop.hw.lower import Lowerer, Value, fixed_formats, lowers
 from chop.hw.lower.constants import Constant, constant_operand
 from chop.hw.lower.engine import row_major
 from chop.hw.reference.exact import Exact
@@ -111,8 +111,8 @@ class Concat(Component):
         beats = (self.blocks[0] // lanes, self.blocks[1] // lanes)
         return [ConcatTwin(beats, self.is_swapped, self.constant is not None)]
 
-    def cost(self) -> Cost:
-        return super().cost() + Cost(register_bits=2 * self.left.beat_width)
+    def cost(self) -> ComponentCost:
+        return super().cost() + ComponentCost(register_bits=2 * self.left.beat_width)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:
@@ -162,7 +162,7 @@ def _common_format(low: Lowerer, node: fx.Node, parts: Sequence[Value | Constant
     if number is not None:
         return number
     numbers = [p.format if isinstance(p, Constant) else low.stream(p).format for p in parts]
-    return numbers[0] if len(set(numbers)) == 1 else formats.union(numbers)
+    return numbers[0] if len(set(numbers)) == 1 else fixed_formats.union(numbers)
 
 
 def _joined(

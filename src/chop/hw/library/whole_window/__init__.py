@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from chop.errors import ConfigError
-from chop.hw.design.component import Component, Cost, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Parameter, register
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.process import Phase, Process
 from chop.hw.design.samples import stream
-from chop.hw.design.twin import Twin
 from chop.hw.library.sliding_window import Geometry, SlidingWindow, WindowTwin
 
 
@@ -85,10 +85,10 @@ class WholeWindow(SlidingWindow):
         del parameters["DATA_IN_0_TENSOR_SIZE_DIM_0"]  # of beats
         return parameters
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         g, width = self.geometry, self.source.beat_width
         line = (g.kernel[1] - 1) * g.size[0] + g.kernel[0]
-        return Cost(register_bits=line * width + 2 * self.outputs[0].beat_width)
+        return ComponentCost(register_bits=line * width + 2 * self.outputs[0].beat_width)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chop.hw.arith.golden import Fixed
-from chop.hw.design.component import Component, Cost, Mover, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Mover, Parameter, register
+from chop.hw.design.cycle_model import Queue, Twin
 from chop.hw.design.samples import NARROW, stream
-from chop.hw.design.twin import Queue, Twin
 
 
 @register
@@ -28,8 +28,8 @@ class Fifo(Mover):
     def twins(self) -> list[Twin]:
         return [Queue(self.depth)]
 
-    def cost(self) -> Cost:
-        return Cost(memory_bits=self.depth * self.stream.beat_width)
+    def cost(self) -> ComponentCost:
+        return ComponentCost(memory_bits=self.depth * self.stream.beat_width)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

@@ -8,12 +8,12 @@ from functools import lru_cache
 
 from chop.errors import ConfigError
 from chop.hw.arith.golden import ROUNDINGS, Fixed, Ints
-from chop.hw.arith.mxint import Mxint, Places, on_wire, places
-from chop.hw.design.component import Component, Cost, Parameter, register, sign_parameter
+from chop.hw.arith.mxint_wire import Mxint, Places, on_wire, places
+from chop.hw.design.component import Component, ComponentCost, Parameter, register, sign_parameter
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.process import Phase, Process
 from chop.hw.design.samples import BIT, BYTE, COUNT, stream
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
 from chop.nn.quantizers.mxint import MXInt
 
 LATENCY = 3
@@ -104,10 +104,10 @@ class ToMxint(Component):
     def twins(self) -> list[Twin]:
         return [BlockTwin(*self.block_beats)]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         memory = (self.block_beats[0] + 1) * self.source.beat_width
         registers = 3 * self.source.beat_width + 2 * self.outputs[0].beat_width
-        return Cost(memory_bits=memory, register_bits=registers)
+        return ComponentCost(memory_bits=memory, register_bits=registers)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

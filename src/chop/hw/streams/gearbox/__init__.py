@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from chop.hw.design.component import Component, Cost, Mover, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Mover, Parameter, register
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.process import Phase, Process
 from chop.hw.design.samples import BYTE, NARROW, WIDE, stream
-from chop.hw.design.twin import Twin
 
 
 class GearboxTwin(Twin):
@@ -58,8 +58,10 @@ class Gearbox(Mover):
     def twins(self) -> list[Twin]:
         return [GearboxTwin(self.stream.lanes // self.unit, self.lanes // self.unit)]
 
-    def cost(self) -> Cost:
-        return Cost(register_bits=self.stream.format.width * (self.stream.lanes + self.lanes))
+    def cost(self) -> ComponentCost:
+        return ComponentCost(
+            register_bits=self.stream.format.width * (self.stream.lanes + self.lanes)
+        )
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints
-from chop.hw.arith.mxint import Mxint, on_wire
-from chop.hw.design.component import Component, Cost, Parameter, register, result_precision
+from chop.hw.arith.mxint_wire import Mxint, on_wire
+from chop.hw.design.component import Component, ComponentCost, Parameter, register, result_precision
+from chop.hw.design.cycle_model import Bracket, Twin
 from chop.hw.design.samples import BYTE, COUNT, KINDS, WIDE
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Bracket, Twin
 from chop.nn.quantizers.mxint import MXInt
 
 
@@ -59,9 +59,9 @@ class FromMxint(Component):
     def twins(self) -> list[Twin]:
         return [Bracket(1)]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         shifted = self.source.lanes * self.number.width
-        return Cost(register_bits=shifted + 2 * self.outputs[0].beat_width)
+        return ComponentCost(register_bits=shifted + 2 * self.outputs[0].beat_width)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

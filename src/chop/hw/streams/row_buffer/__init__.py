@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chop.hw.design.component import Cost
+from chop.hw.design.component import ComponentCost
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.process import Phase, Process, take
-from chop.hw.design.twin import Twin
 
 
 class FrontTwin(Twin):
@@ -40,8 +40,8 @@ class RowTwin(Twin):
         return Process((first, rest), slots=(self.beats + 1,), latency=self.latency)
 
 
-def row_cost(beats: int, beat_width: int, scalar_width: int) -> Cost:
+def row_cost(beats: int, beat_width: int, scalar_width: int) -> ComponentCost:
     """Return the memory of a `row_buffer` and the registers of the skid buffer before it."""
     width = beat_width + scalar_width
     memory = (beats + 1) * beat_width + 2 * scalar_width
-    return Cost(memory_bits=memory, register_bits=2 * width)
+    return ComponentCost(memory_bits=memory, register_bits=2 * width)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from chop.hw.design.component import Component, Cost, Mover, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Mover, Parameter, register
+from chop.hw.design.cycle_model import Queue, Twin
 from chop.hw.design.samples import WIDE, stream
-from chop.hw.design.twin import Queue, Twin
 
 
 @register
@@ -23,8 +23,8 @@ class Skid(Mover):
     def twins(self) -> list[Twin]:
         return [Queue(2)]
 
-    def cost(self) -> Cost:
-        return Cost(register_bits=2 * self.stream.beat_width)
+    def cost(self) -> ComponentCost:
+        return ComponentCost(register_bits=2 * self.stream.beat_width)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints
 from chop.hw.design.component import Component, Parameter, precision, register, result_precision
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.samples import BIT, BYTE, COUNT, KINDS, NARROW, WIDE, stream
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
 
 
 @register

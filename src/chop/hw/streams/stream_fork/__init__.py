@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from chop.hw.design.component import Component, Cost, Mover, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Mover, Parameter, register
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.process import Process, take
 from chop.hw.design.samples import NARROW, stream
-from chop.hw.design.twin import Twin
 
 
 class ForkTwin(Twin):
@@ -42,8 +42,8 @@ class Fork(Mover):
     def twins(self) -> list[Twin]:
         return [ForkTwin(self.branches)]
 
-    def cost(self) -> Cost:
-        return Cost(register_bits=2 * self.branches * self.stream.beat_width)
+    def cost(self) -> ComponentCost:
+        return ComponentCost(register_bits=2 * self.branches * self.stream.beat_width)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

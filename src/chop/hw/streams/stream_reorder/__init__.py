@@ -10,11 +10,11 @@ import numpy as np
 
 from chop.errors import ConfigError
 from chop.hw.arith.golden import Ints
-from chop.hw.design.component import Component, Cost, Memory, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Memory, Parameter, register
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.process import Phase, Process
 from chop.hw.design.samples import NARROW, stream
 from chop.hw.design.stream import Stream, pack_words
-from chop.hw.design.twin import Twin
 
 Banks = tuple[tuple[int, ...], ...]
 
@@ -121,10 +121,10 @@ class Reorder(Component):
     def twins(self) -> list[Twin]:
         return [BlockReorderTwin(self.source.beats, self.output.beats)]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         bits = 2 * self.source.elements * self.source.format.width
         registers = 3 * self.source.beat_width
-        return super().cost() + Cost(memory_bits=bits, register_bits=registers)
+        return super().cost() + ComponentCost(memory_bits=bits, register_bits=registers)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from chop.hw.arith.golden import Ints
-from chop.hw.design.component import Component, Cost, Mover, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Mover, Parameter, register
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.process import Phase, Process, take
 from chop.hw.design.samples import NARROW, stream
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
 
 
 class EntryTwin(Twin):
@@ -87,8 +87,8 @@ class LoopEntry(Mover):
         beats = self.in_flight * self.stream.beats
         return [EntryTwin(beats, (self.passes - 1) * beats)]
 
-    def cost(self) -> Cost:
-        return Cost(register_bits=2 * self.stream.beat_width)
+    def cost(self) -> ComponentCost:
+        return ComponentCost(register_bits=2 * self.stream.beat_width)
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class LoopExit(Mover):
         beats = self.in_flight * self.stream.beats
         return [RouteTwin((self.passes - 1) * beats, beats)]
 
-    def cost(self) -> Cost:
-        return Cost(register_bits=4 * self.stream.beat_width)
+    def cost(self) -> ComponentCost:
+        return ComponentCost(register_bits=4 * self.stream.beat_width)
 
 
 @register
@@ -150,9 +150,9 @@ class Replay(Component):
     def twins(self) -> list[Twin]:
         return [ReplayTwin(self.in_flight * self.stream.beats, self.passes)]
 
-    def cost(self) -> Cost:
+    def cost(self) -> ComponentCost:
         elements = 2 * self.in_flight * self.stream.elements
-        return Cost(memory_bits=elements * self.stream.format.width)
+        return ComponentCost(memory_bits=elements * self.stream.format.width)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

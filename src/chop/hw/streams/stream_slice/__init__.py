@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from chop.errors import ConfigError
 from chop.hw.arith.golden import Ints
-from chop.hw.design.component import Component, Cost, Parameter, register
+from chop.hw.design.component import Component, ComponentCost, Parameter, register
+from chop.hw.design.cycle_model import Twin
 from chop.hw.design.process import Process, take
 from chop.hw.design.samples import NARROW, stream
 from chop.hw.design.stream import Stream
-from chop.hw.design.twin import Twin
 
 
 class SliceTwin(Twin):
@@ -83,8 +83,8 @@ class Slice(Component):
     def twins(self) -> list[Twin]:
         return [SliceTwin(*self._beats())]
 
-    def cost(self) -> Cost:
-        return Cost(register_bits=2 * self.source.beat_width)
+    def cost(self) -> ComponentCost:
+        return ComponentCost(register_bits=2 * self.source.beat_width)
 
     @classmethod
     def cases(cls) -> Sequence[Component]:

@@ -1,7 +1,7 @@
 """Passes that carry a graph, or part of it, to and from other programs."""
 
 from chop.passes.base import check_exports
-from chop.passes.graph.interface.lora import (
+from chop.passes.graph.interface.adapter_files import (
     load_lora_adapter_interface_pass,
     save_lora_adapter_interface_pass,
 )

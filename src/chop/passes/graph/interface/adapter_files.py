@@ -26,7 +26,7 @@ from chop.ir.store.tensors import checksum
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
 from chop.passes.base import PassResult, graph_pass
-from chop.passes.graph.transforms.lora import (
+from chop.passes.graph.transforms.low_rank_adapters import (
     InsertLoraArgs,
     adapted_layers,
     insert_adapters,

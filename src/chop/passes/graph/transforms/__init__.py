@@ -20,7 +20,7 @@ from chop.passes.graph.transforms.fuse_patterns import fuse_patterns_transform_p
 from chop.passes.graph.transforms.gptq import clip_transform_pass, gptq_transform_pass
 from chop.passes.graph.transforms.learn_scales import learn_scales_transform_pass
 from chop.passes.graph.transforms.learned_rounding import learned_rounding_transform_pass
-from chop.passes.graph.transforms.lora import (
+from chop.passes.graph.transforms.low_rank_adapters import (
     fuse_lora_weights_transform_pass,
     insert_lora_adapter_transform_pass,
 )

@@ -10,8 +10,8 @@ from torch import nn
 
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import op_of_module
-from chop.kernels.formats import ROW_INTEGERS
 from chop.kernels.layers import PACKED_LAYERS
+from chop.kernels.packed_formats import ROW_INTEGERS
 from chop.log import get_logger
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.modules.transposed import is_transposed_linear

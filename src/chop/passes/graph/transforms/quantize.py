@@ -21,7 +21,7 @@ from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers.formats import find_format
 from chop.passes.base import PassResult, graph_pass, parse_args
 from chop.passes.change_warnings import warn_little
-from chop.passes.module.quantize import WHERE, quantize_module, warn_unchanged
+from chop.passes.module.quantize_module import WHERE, quantize_module, warn_unchanged
 from chop.passes.ptq.sites.rounded_layers import adopt_scales
 from chop.passes.quantization_rules import (
     Candidate,
