@@ -11,7 +11,7 @@ import pytest
 import chop
 import mase
 
-PARTS = ("passes", "nn.quantizers", "models", "dataset", "ir.graph", "passes.prune.schedule", "errors")
+PARTS = ("passes", "nn.quantizers", "models", "dataset", "ir.graph", "passes.module", "errors")
 
 
 def test_every_public_name_is_the_same():

@@ -29,7 +29,7 @@ from chop.search.costs import direction_of_cost
 from chop.search.evaluate import EVALUATORS, ModelEvaluator
 from chop.search.hardware_evaluate import HardwareEvaluator
 from chop.search.hardware_space import HardwareSpace
-from chop.search.space import Space, Value
+from chop.search.space import ParameterValue, Space
 from chop.search.study import SearchResult, check_storage
 
 STUDY = "study"
@@ -120,7 +120,7 @@ def search(config: SearchConfig, session: Session, plan: SearchPlan) -> SearchRe
     return result
 
 
-def _initial(space: Space, trials: int) -> list[dict[str, Value]]:
+def _initial(space: Space, trials: int) -> list[dict[str, ParameterValue]]:
     """Return designs to start with, at most half of the trials."""
     hardware = factor(space, HardwareSpace)
     if hardware is None or hardware is not space:

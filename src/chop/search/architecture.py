@@ -19,7 +19,7 @@ from chop.ir.graph import MaseGraph
 from chop.models.named import get_model
 from chop.passes.rewrite.module_patterns import check_patterns, matches
 from chop.registry import Registry, suggest
-from chop.search.space import Choice, Dimension, Space, Value, read_dimension
+from chop.search.space import Choice, Dimension, ParameterValue, Space, read_dimension
 
 Builder = Callable[..., nn.Module]
 LayerChoice = Callable[[nn.Linear], nn.Module | None]
@@ -114,27 +114,27 @@ class ArchitectureSpace(Space):
                 if name not in LAYER_CHOICES:
                     hint = suggest(name, LAYER_CHOICES)
                     raise ConfigError(f"{where}.layers.{pattern}: unknown layer '{name}'. {hint}")
-        self._paths: dict[tuple[Value, ...], dict[str, tuple[str, ...]]] = {}
+        self._paths: dict[tuple[ParameterValue, ...], dict[str, tuple[str, ...]]] = {}
         super().__init__({**self.fields, **self._layer_dimensions(where)})
 
-    def suggest(self, trial: Any) -> dict[str, Value]:
+    def suggest(self, trial: Any) -> dict[str, ParameterValue]:
         """Return the fields, then the layers of the model with these fields."""
-        point: dict[str, Value] = {n: d.suggest(n, trial) for n, d in self.fields.items()}
+        point: dict[str, ParameterValue] = {n: d.suggest(n, trial) for n, d in self.fields.items()}
         if self.layers and self.problem(point) is None:
             for path in self.choices(point):
                 point[path] = self.dimensions[path].suggest(path, trial)
         return point
 
-    def problem(self, params: Mapping[str, Value]) -> str | None:
+    def problem(self, params: Mapping[str, ParameterValue]) -> str | None:
         """Return the reason why a point has no model, or None."""
         fields = self.source.defaults() | self.own_fields(params)
         return next((text for rule in RULES if (text := rule.problem(fields))), None)
 
-    def own_fields(self, params: Mapping[str, Value]) -> dict[str, Value]:
+    def own_fields(self, params: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
         """Return the fields of a point; others have the value of the base."""
         return {name: params[name] for name in self.fields if name in params}
 
-    def build(self, params: Mapping[str, Value], seed: int = 0) -> nn.Module:
+    def build(self, params: Mapping[str, ParameterValue], seed: int = 0) -> nn.Module:
         """Return the model of a point; the same point and seed have the same weights.
 
         Raise `InfeasibleError` if there is none.
@@ -142,7 +142,7 @@ class ArchitectureSpace(Space):
         return self.build_inherited(params, seed)[0]
 
     def build_inherited(
-        self, params: Mapping[str, Value], seed: int = 0
+        self, params: Mapping[str, ParameterValue], seed: int = 0
     ) -> tuple[nn.Module, Inherited]:
         """Return the model of a point, and the count of its inherited parameters."""
         problem = self.problem(params)
@@ -155,7 +155,7 @@ class ArchitectureSpace(Space):
             _place(model, path, str(params.get(path, choices[0])))
         return model, inherit_weights(model, self.super_model)
 
-    def choices(self, params: Mapping[str, Value]) -> dict[str, tuple[str, ...]]:
+    def choices(self, params: Mapping[str, ParameterValue]) -> dict[str, tuple[str, ...]]:
         """Return the choices of each layer of the model of a point, by path."""
         if not self.layers:
             return {}
@@ -183,14 +183,14 @@ class ArchitectureSpace(Space):
     def _pattern_choices(self, path: str) -> tuple[str, ...]:
         return next(choices for pattern, choices in self.layers.items() if matches(pattern, path))
 
-    def _matched(self, fields: Mapping[str, Value]) -> dict[str, nn.Linear]:
+    def _matched(self, fields: Mapping[str, ParameterValue]) -> dict[str, nn.Linear]:
         """Return the matching linear layers of the model of `fields`, without their weights."""
         with torch.device("meta"):
             modules = self.source.build(fields).named_modules()
         linear = {p: m for p, m in modules if isinstance(m, nn.Linear)}
         return {p: m for p, m in linear.items() if any(matches(t, p) for t in self.layers)}
 
-    def _corners(self) -> list[dict[str, Value]]:
+    def _corners(self) -> list[dict[str, ParameterValue]]:
         """Return feasible fields whose models together have every layer of the space.
 
         These are each value of each field once, with the others at their default or largest value.
@@ -201,7 +201,7 @@ class ArchitectureSpace(Space):
             for name, each in values.items()
             if each and all(isinstance(v, int | float) and not isinstance(v, bool) for v in each)
         }
-        corners: list[dict[str, Value]] = [{}, largest]
+        corners: list[dict[str, ParameterValue]] = [{}, largest]
         corners += [{**largest, name: v} for name, each in values.items() for v in each]
         corners += [{name: v} for name, each in values.items() for v in each]
         return [c for c in corners if self.problem(c) is None]

@@ -13,7 +13,7 @@ from chop.errors import ConfigError
 from chop.passes.prune.pruning_config import PruneWeight
 from chop.search.precision import PrecisionSpace
 from chop.search.precision import read_space as read_precision
-from chop.search.space import Product, Real, Space, Value, read_dimension
+from chop.search.space import ParameterValue, Product, Real, Space, read_dimension
 
 S = TypeVar("S", bound=Space)
 PassArgs = dict[str, dict[str, Any]]
@@ -41,7 +41,9 @@ class PruneSpace(Space):
             chosen = {k.removeprefix(PRUNE): v for k, v in zip(self.names, each, strict=True)}
             parse(PruneWeight, {**self.fixed, **chosen}, where)
 
-    def prune_config(self, params: Mapping[str, Value], seed: int = 0) -> dict[str, Any] | None:
+    def prune_config(
+        self, params: Mapping[str, ParameterValue], seed: int = 0
+    ) -> dict[str, Any] | None:
         """Return the arguments of prune_transform_pass for a point; None if nothing is pruned."""
         chosen = {k.removeprefix(PRUNE): params[k] for k in self.names if k in params}
         weight = {**self.fixed, **chosen}
@@ -56,7 +58,7 @@ def factor(space: Space, kind: type[S]) -> S | None:
     return next((part for part in parts if isinstance(part, kind)), None)
 
 
-def pass_args(space: Space, params: Mapping[str, Value], seed: int = 0) -> PassArgs:
+def pass_args(space: Space, params: Mapping[str, ParameterValue], seed: int = 0) -> PassArgs:
     """Return the arguments of a CompressionPipeline for a point, without passes that do nothing."""
     formats, prune = factor(space, PrecisionSpace), factor(space, PruneSpace)
     quantize = None if formats is None else formats.quantize_config(params)
@@ -75,7 +77,7 @@ class CompressionSpace(Product):
             raise ConfigError("compression: nothing to search: give quantize, prune or both.")
         super().__init__(*(space for space in (quantize, prune) if space is not None))
 
-    def pass_args(self, params: Mapping[str, Value], seed: int = 0) -> PassArgs:
+    def pass_args(self, params: Mapping[str, ParameterValue], seed: int = 0) -> PassArgs:
         """Return the arguments of a CompressionPipeline for a point."""
         return pass_args(self, params, seed)
 

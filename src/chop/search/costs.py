@@ -30,8 +30,8 @@ from chop.passes.graph.analysis.summarize_graph import node_cost
 from chop.pipelines import CompressionPipeline
 from chop.registry import Registry, suggest
 
-Cost = Callable[[MaseGraph], float]
-COSTS: Registry[Cost] = Registry("cost")
+CostFunction = Callable[[MaseGraph], float]
+COSTS: Registry[CostFunction] = Registry("cost")
 """Costs by name; the nodes of the graph need common metadata."""
 
 MAXIMISED = ("frames_per_second", "predicted_mhz")
@@ -41,7 +41,7 @@ LATENCY_CALLS = 20
 """Calls per measurement; the result is their median."""
 
 
-def cost(name: str) -> Callable[[Cost], Cost]:
+def cost(name: str) -> Callable[[CostFunction], CostFunction]:
     """Register a function as the cost `name`."""
     return lambda function: COSTS.register(name, function)
 

@@ -27,16 +27,16 @@ from chop.search.architecture import ArchitectureSpace
 from chop.search.compression import factor, pass_args
 from chop.search.costs import check_costs, compute_costs
 from chop.search.precision import PrecisionSpace
-from chop.search.space import Space, Value
+from chop.search.space import ParameterValue, Space
 from chop.search.training import TrainingSpace
 from chop.search.trial import TrialContext
 
-Stage = Literal["train", "compress"]
-Params = Mapping[str, Value]
+EvaluationStage = Literal["train", "compress"]
+Params = Mapping[str, ParameterValue]
 QUANTIZE = "quantize_transform_pass"
 CHECKPOINT = "model"
 """Name of the checkpoint in a trial's folder."""
-MODES: dict[str, tuple[Stage, ...]] = {
+MODES: dict[str, tuple[EvaluationStage, ...]] = {
     "no compression": ("train",),
     "train->compress": ("train", "compress"),
     "train->compress->train": ("train", "compress", "train"),
@@ -71,7 +71,7 @@ class ModelEvaluator:
         check_costs(self.costs, f"{where}.costs")
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[EvaluationStage, ...]:
         """Stages of a model before it is measured."""
         return ()
 
@@ -190,7 +190,7 @@ class CompressionEvaluator(ModelEvaluator):
             )
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[EvaluationStage, ...]:
         return MODES[self.mode]
 
 
@@ -201,7 +201,7 @@ class PrecisionEvaluator(ModelEvaluator):
     train_after: bool = False
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[EvaluationStage, ...]:
         return ("compress", "train") if self.train_after else ("compress",)
 
 
@@ -210,7 +210,7 @@ class ArchitectureEvaluator(ModelEvaluator):
     """Evaluator that builds a model, inherits weights and trains it."""
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[EvaluationStage, ...]:
         return ("train",)
 
 

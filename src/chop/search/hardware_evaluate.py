@@ -28,7 +28,15 @@ from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.pipelines import CompressionPipeline
 from chop.search.compression import factor
 from chop.search.costs import PREDICTED, HardwareScore, compute_costs, score_design
-from chop.search.evaluate import QUANTIZE, ModelEvaluator, Params, Stage, keep_graph, made, train
+from chop.search.evaluate import (
+    QUANTIZE,
+    EvaluationStage,
+    ModelEvaluator,
+    Params,
+    keep_graph,
+    made,
+    train,
+)
 from chop.search.hardware_space import HardwareSpace
 from chop.search.trial import Pruned, TrialContext
 
@@ -74,7 +82,7 @@ class HardwareEvaluator(ModelEvaluator):
             )
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[EvaluationStage, ...]:
         return ("compress", "train") if self.train_after else ("compress",)
 
     @property

@@ -32,7 +32,7 @@ from chop.passes.graph.analysis.add_hardware_metadata import (
 from chop.pipelines import CompressionPipeline
 from chop.registry import suggest
 from chop.search.costs import PART
-from chop.search.space import Choice, Dimension, Space, Value
+from chop.search.space import Choice, Dimension, ParameterValue, Space
 
 BIAS_WIDTH = 12
 """Biases are few, and added to sums that are wide."""
@@ -166,7 +166,7 @@ class HardwareSpace(Space):
 
     # -- what a point means --------------------------------------------------------------------
 
-    def width(self, params: Mapping[str, Value], node: str, role: str) -> int:
+    def width(self, params: Mapping[str, ParameterValue], node: str, role: str) -> int:
         """Return the bits of an operand."""
         if role == BIAS:
             return BIAS_WIDTH
@@ -176,17 +176,19 @@ class HardwareSpace(Space):
         return _whole(params[f"{layer.group}.{'weight' if role == WEIGHT else 'data_in'}"])
 
     def quantize_args(
-        self, graph: MaseGraph, observed: Observed, params: Mapping[str, Value]
+        self, graph: MaseGraph, observed: Observed, params: Mapping[str, ParameterValue]
     ) -> dict[str, Any]:
         """Return the arguments of quantize_transform_pass for a point."""
         return fixed_point_rules(graph, observed, lambda node, role: self.width(params, node, role))
 
-    def prune_args(self, params: Mapping[str, Value], seed: int = 0) -> dict[str, Any] | None:
+    def prune_args(
+        self, params: Mapping[str, ParameterValue], seed: int = 0
+    ) -> dict[str, Any] | None:
         """Return the arguments of prune_transform_pass for a point; None without pruning."""
         share = params.get(SPARSITY, self.table.sparsities[0])
         return {"weight": {"sparsity": share}, "seed": seed} if share else None
 
-    def design_args(self, params: Mapping[str, Value]) -> dict[str, Any]:
+    def design_args(self, params: Mapping[str, ParameterValue]) -> dict[str, Any]:
         """Return the arguments of add_hardware_metadata_analysis_pass for a point."""
         chosen = {name: self._multiplier(layer, params) for name, layer in self.layers.items()}
         others = {
@@ -203,15 +205,15 @@ class HardwareSpace(Space):
             folded = {"target_interval": _whole(params[PACE])}
         return folded | ({MULTIPLIER: others} if others else {})
 
-    def design_spec(self, graph: MaseGraph, params: Mapping[str, Value]) -> DesignSpec:
+    def design_spec(self, graph: MaseGraph, params: Mapping[str, ParameterValue]) -> DesignSpec:
         """Return the settings of the design of one graph, its pace turned into lanes."""
         args = AddHardwareMetadataArgs.from_config(self.design_args(params), self.where)
         return choose_design(graph, args)
 
-    def _multiplier(self, layer: Layer, params: Mapping[str, Value]) -> str:
+    def _multiplier(self, layer: Layer, params: Mapping[str, ParameterValue]) -> str:
         return str(params.get(f"{layer.group}.{MULTIPLIER}", self.table.multipliers[0]))
 
-    def initial(self) -> list[dict[str, Value]]:
+    def initial(self) -> list[dict[str, ParameterValue]]:
         """Return points to begin with, which treat all layers equally and prune nothing.
 
         They have the widest and the narrowest words, with each arithmetic, for every folding.
@@ -231,9 +233,9 @@ class HardwareSpace(Space):
         end = f".{LANES}" if is_lanes else PACE
         return [(n, d) for n, d in self.dimensions.items() if n.endswith(end)]
 
-    def _even(self, choose: Any, number: int, multiplier: str) -> dict[str, Value]:
+    def _even(self, choose: Any, number: int, multiplier: str) -> dict[str, ParameterValue]:
         """Return a point that treats all layers equally; `number` counts foldings."""
-        point: dict[str, Value] = {}
+        point: dict[str, ParameterValue] = {}
         foldings = dict(self._folding())
         for name, dimension in self.dimensions.items():
             options = _points(dimension)
@@ -246,7 +248,7 @@ class HardwareSpace(Space):
         return point
 
 
-def _whole(value: Value) -> int:
+def _whole(value: ParameterValue) -> int:
     assert isinstance(value, int), f"a number of bits or cycles is {value!r}"
     return value
 

@@ -25,7 +25,7 @@ from chop.nn.quantizers.operands import OPERANDS as ALL_OPERANDS
 from chop.nn.quantizers.operands import operand_quantizers
 from chop.passes.rewrite.module_patterns import matches, select
 from chop.registry import suggest
-from chop.search.space import Choice, Dimension, Real, Space, Value, read_dimension
+from chop.search.space import Choice, Dimension, ParameterValue, Real, Space, read_dimension
 
 FLOAT = "float"
 """Choice that does not quantise a layer."""
@@ -144,9 +144,9 @@ class PrecisionSpace(Space):
         """Number of points; settings of a format count only with that format."""
         return math.prod(len(self.options) for _ in self.groups)
 
-    def suggest(self, trial: Any) -> dict[str, Value]:
+    def suggest(self, trial: Any) -> dict[str, ParameterValue]:
         """Return a format for each group, and the settings of that format alone."""
-        point: dict[str, Value] = {}
+        point: dict[str, ParameterValue] = {}
         for group in self.groups:
             point[group] = self.dimensions[group].suggest(group, trial)
             if self.joint or point[group] == FLOAT:
@@ -157,12 +157,12 @@ class PrecisionSpace(Space):
                 point[name] = self.dimensions[name].suggest(name, trial)
         return point
 
-    def layer_configs(self, params: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
+    def layer_configs(self, params: Mapping[str, ParameterValue]) -> dict[str, dict[str, Any]]:
         """Return the config of each layer by path; `{"name": None}` if it is not quantised."""
         configs = {group: self._config(group, params) for group in self.groups}
         return {path: configs[group] for group, paths in self.groups.items() for path in paths}
 
-    def quantize_config(self, params: Mapping[str, Value]) -> dict[str, Any]:
+    def quantize_config(self, params: Mapping[str, ParameterValue]) -> dict[str, Any]:
         """Return the arguments of quantize_transform_pass for a point, without other dimensions."""
         chosen = self.layer_configs(params)
         if self.is_by_type:  # valid for models with other layers, too
@@ -171,14 +171,14 @@ class PrecisionSpace(Space):
         by = "type" if self.is_by_type else "name"
         return {"by": by, "default": {"config": {"name": None}}, **rules}
 
-    def uniform(self, label: str, **settings: Value) -> dict[str, Value]:
+    def uniform(self, label: str, **settings: ParameterValue) -> dict[str, ParameterValue]:
         """Return the point where every group has one format (or one option if joint)."""
         inner = {f"{g}.{label}.{k}": v for g in self.groups for k, v in settings.items()}
         point = {**dict.fromkeys(self.groups, label), **inner}
         self.check(point, "precision")
         return point
 
-    def _config(self, group: str, params: Mapping[str, Value]) -> dict[str, Any]:
+    def _config(self, group: str, params: Mapping[str, ParameterValue]) -> dict[str, Any]:
         if group not in params:
             raise ConfigError(f"precision: the point has no '{group}'. {suggest(group, params)}")
         chosen = str(params[group])

@@ -27,7 +27,7 @@ from chop.errors import ConfigError, MissingDependencyError
 from chop.registry import Registry
 from chop.search.optuna_private import CmaEsSampler, TPESampler, reseed
 from chop.search.pruning import RULES, Rule
-from chop.search.space import Choice, Dimension, Integer, Space, Value
+from chop.search.space import Choice, Dimension, Integer, ParameterValue, Space
 from chop.search.trial import trial_seed
 
 LARGEST_GRID = 1_000_000
@@ -286,22 +286,24 @@ class RandomTrial:
 
     def __init__(self, generator: random.Random) -> None:
         self._generator = generator
-        self.params: dict[str, Value] = {}
+        self.params: dict[str, ParameterValue] = {}
 
-    def suggest_categorical(self, name: str, choices: Sequence[Value]) -> Value:
+    def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
         """Return one of `choices`."""
         return self._store(name, self._generator.choice(list(choices)))
 
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
-    ) -> Value:
+    ) -> ParameterValue:
         """Return an integer from `low` to `high`."""
         return self._store(name, self._generator.choice(range(low, high + 1, step)))
 
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> Value:
+    def suggest_float(
+        self, name: str, low: float, high: float, *, log: bool = False
+    ) -> ParameterValue:
         """Return a number from `low` to `high`."""
         return self._store(name, self._generator.uniform(low, high))
 
-    def _store(self, name: str, value: Value) -> Value:
+    def _store(self, name: str, value: ParameterValue) -> ParameterValue:
         self.params[name] = value
         return value

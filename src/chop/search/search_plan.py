@@ -18,7 +18,7 @@ from chop.actions.trials import DIRECTIONS
 from chop.arguments import FUNCTION, MANY, MAPPING, NONE, NUMBER, PATH, TEXT, WHOLE, an, check
 from chop.errors import ConfigError
 from chop.registry import suggest
-from chop.search.space import Space, Value
+from chop.search.space import ParameterValue, Space
 from chop.search.trial import Evaluate
 
 FOLDER = Path("out/search")
@@ -68,7 +68,7 @@ class SearchPlan:
     engine: str = "processes"
     timeout: float | None = None
     retries: int = 2
-    initial: Sequence[Mapping[str, Value]] = ()
+    initial: Sequence[Mapping[str, ParameterValue]] = ()
     heartbeat_seconds: int = 60
     about: Mapping[str, Any] = field(default_factory=dict)
 

@@ -19,7 +19,7 @@ from chop.errors import ConfigError
 from chop.registry import Registry, suggest
 from chop.search import submodule
 
-Value: TypeAlias = str | int | float | bool | None
+ParameterValue: TypeAlias = str | int | float | bool | None
 """Value of a dimension: anything that JSON stores unchanged."""
 
 
@@ -27,7 +27,7 @@ Value: TypeAlias = str | int | float | bool | None
 class Choice:
     """Unordered set of values."""
 
-    values: tuple[Value, ...]
+    values: tuple[ParameterValue, ...]
 
     def __post_init__(self) -> None:
         check("Choice: values", MANY, self.values)
@@ -44,11 +44,11 @@ class Choice:
             raise ConfigError(f"Choice: two of {list(self.values)} are equal.")
 
     @property
-    def points(self) -> Sequence[Value] | None:
+    def points(self) -> Sequence[ParameterValue] | None:
         """Every value."""
         return self.values
 
-    def suggest(self, name: str, trial: Any) -> Value:
+    def suggest(self, name: str, trial: Any) -> ParameterValue:
         """Return the value that `trial`'s sampler chooses."""
         return trial.suggest_categorical(name, self.values)  # type: ignore[no-any-return]
 
@@ -151,11 +151,11 @@ class Space:
             return None
         return math.prod(len(each) for each in points if each is not None)
 
-    def suggest(self, trial: Any) -> dict[str, Value]:
+    def suggest(self, trial: Any) -> dict[str, ParameterValue]:
         """Return a point chosen by the sampler of `trial`, which is like an Optuna trial."""
         return {name: d.suggest(name, trial) for name, d in self.dimensions.items()}
 
-    def check(self, point: Mapping[str, Value], where: str) -> None:
+    def check(self, point: Mapping[str, ParameterValue], where: str) -> None:
         """Raise if a point has a name or a value that this space does not have."""
         for name, value in point.items():
             if name not in self.dimensions:
@@ -212,7 +212,7 @@ class Product(Space):
         sizes = [factor.size for factor in self.factors]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)
 
-    def suggest(self, trial: Any) -> dict[str, Value]:
+    def suggest(self, trial: Any) -> dict[str, ParameterValue]:
         """Return a point of each factor, merged."""
         return {k: v for factor in self.factors for k, v in factor.suggest(trial).items()}
 

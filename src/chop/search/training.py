@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 from chop.arguments import MAPPING, check
 from chop.errors import ConfigError
 from chop.registry import suggest
-from chop.search.space import Dimension, Space, Value, read_dimension
+from chop.search.space import Dimension, ParameterValue, Space, read_dimension
 
 SHORT_NAMES = {
     "epochs": "num_train_epochs",
@@ -43,7 +43,7 @@ class TrainingSpace(Space):
             dimensions[name] = read_dimension(values, f"{where}.{name}")
         super().__init__(dimensions)
 
-    def training_arguments(self, params: Mapping[str, Value]) -> dict[str, Any]:
+    def training_arguments(self, params: Mapping[str, ParameterValue]) -> dict[str, Any]:
         """Return the keyword arguments of `get_trainer` for a point, without other dimensions."""
         return {SHORT_NAMES.get(k, k): params[k] for k in self.dimensions if k in params}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from chop.errors import ChopError, ConfigError
-from chop.search.space import Value
+from chop.search.space import ParameterValue
 
 
 class Pruned(ChopError):  # noqa: N818 - an outcome, not a mistake
@@ -67,7 +67,7 @@ class TrialContext:
         self.constraints[name] = float(value)
 
 
-Evaluate: TypeAlias = Callable[[Mapping[str, Value], TrialContext], Mapping[str, float]]
+Evaluate: TypeAlias = Callable[[Mapping[str, ParameterValue], TrialContext], Mapping[str, float]]
 """`(point, trial) -> {objective: value}`, with a value for each objective of the search."""
 
 

@@ -24,7 +24,7 @@ from chop.log import get_logger
 from chop.search.optuna_private import AskTellStudy, study_id, trial_id
 from chop.search.samplers import RandomTrial, distribution, make_pruner, make_sampler, pruning_rule
 from chop.search.search_plan import WorkerPlan
-from chop.search.space import Value
+from chop.search.space import ParameterValue
 from chop.search.study_storage import HEARTBEAT, Parameter, Store, open_store, quiet
 from chop.search.trial import trial_seed
 from chop.search.worker_identity import OPEN_TOKENS, WorkerIdentity
@@ -44,7 +44,7 @@ PATIENCE = 3
 _log = get_logger(__name__)
 
 
-def point_key(params: Mapping[str, Value]) -> str:
+def point_key(params: Mapping[str, ParameterValue]) -> str:
     """Return a key of a point that does not depend on the order of its dimensions."""
     return hashlib.sha256(json.dumps(params, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -94,7 +94,7 @@ class TrialQueue:
         self._keys: dict[int, str] = {}
         self._copies = 0
         self._is_exhausted = False
-        self._next_point: dict[str, Value] | None = None
+        self._next_point: dict[str, ParameterValue] | None = None
 
     @staticmethod
     def open(plan: WorkerPlan) -> TrialQueue:
@@ -120,7 +120,7 @@ class TrialQueue:
         """Close the queue: a claimed trial without a result is free from now on."""
         OPEN_TOKENS.discard(self.me.token)
 
-    def enqueue(self, points: list[Mapping[str, Value]]) -> None:
+    def enqueue(self, points: list[Mapping[str, ParameterValue]]) -> None:
         """Queue the points that the study does not have yet."""
         with self.store.lock():
             count = self.count()
@@ -265,7 +265,7 @@ class TrialQueue:
         """Queue an unfinished trial again, as if it had not been claimed."""
         self.store.storage.set_trial_state_values(trial_id(trial), TrialState.WAITING)
 
-    def choose(self, trial: Trial) -> tuple[dict[str, Value], FrozenTrial | None]:
+    def choose(self, trial: Trial) -> tuple[dict[str, ParameterValue], FrozenTrial | None]:
         """Return the trial's point, and an earlier trial with the same point, if any."""
         buffer = Buffer(self.store.storage)
         trial.storage = buffer  # type: ignore[assignment]
@@ -312,7 +312,7 @@ class TrialQueue:
             self._copies = 0
         return True
 
-    def _new_point(self, number: int) -> dict[str, Value] | None:
+    def _new_point(self, number: int) -> dict[str, ParameterValue] | None:
         """Return a random point that no trial has; None if there seems to be none."""
         points = self.count().points
         size = self.plan.space.size

@@ -23,7 +23,7 @@ from chop.errors import ConfigError, SearchError
 from chop.log import get_logger
 from chop.search.optuna_private import reported_values, trial_id
 from chop.search.search_plan import WorkerPlan, load_evaluate
-from chop.search.space import Value
+from chop.search.space import ParameterValue
 from chop.search.trial import Evaluate, Pruned, TrialContext, trial_seed
 from chop.search.trial_queue import REASON, SECONDS, Stop, TrialQueue
 
@@ -155,7 +155,10 @@ class Outcome:
 
 
 def _evaluate(
-    evaluate: Evaluate, point: Mapping[str, Value], context: TrialContext, objectives: list[str]
+    evaluate: Evaluate,
+    point: Mapping[str, ParameterValue],
+    context: TrialContext,
+    objectives: list[str],
 ) -> Outcome:
     try:
         return _check_result(evaluate(dict(point), context), context, objectives)

@@ -41,10 +41,10 @@ BROKEN, STOPPED = 3, 4
 """Exit codes: the worker could not start; it stopped before all trials were done."""
 _log = get_logger(__name__)
 
-Launch: TypeAlias = Callable[[WorkerPlan, int, Callable[[], None]], str | None]
+EngineFunction: TypeAlias = Callable[[WorkerPlan, int, Callable[[], None]], str | None]
 """`(plan, workers, report) -> reason if it stopped early`."""
-ENGINES: Registry[Launch] = Registry("engine")
-"""Engines by name. To add one, decorate a `Launch` function with `@ENGINES.entry`."""
+ENGINES: Registry[EngineFunction] = Registry("engine")
+"""Engines by name. To add one, decorate an `EngineFunction` with `@ENGINES.entry`."""
 
 
 def pack(plan: WorkerPlan) -> bytes:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 Bits = npt.NDArray[np.uint8]
-Cut = frozenset[int]
+LutCut = frozenset[int]
 """Signals that lead into a LUT: places of choices, and below zero bits of the address."""
 ROUNDS = 2
 """Rounds of covering; each weighs signals by their uses in the round before."""
@@ -31,7 +31,7 @@ class ChoiceGraph:
     inputs: int
     """Inputs of a LUT: a function of as many bits is not split further."""
     places: dict[bytes, int] = field(default_factory=dict)
-    nodes: list[Cut | tuple[int, int | None, int | None]] = field(default_factory=list)
+    nodes: list[LutCut | tuple[int, int | None, int | None]] = field(default_factory=list)
     """The address bits that a LUT reads; or the bit that selects, and both parts (None: a
     constant)."""
 
@@ -50,7 +50,7 @@ class ChoiceGraph:
 
     def _place(self, function: Bits, half: int) -> int:
         bit = half.bit_length() - 1
-        node: Cut | tuple[int, int | None, int | None]
+        node: LutCut | tuple[int, int | None, int | None]
         if bit < self.inputs:
             pairs = [function.reshape(-1, 2, 1 << b) for b in range(bit + 1)]
             node = frozenset(-1 - b for b, p in enumerate(pairs) if (p[:, 0] != p[:, 1]).any())
@@ -80,9 +80,11 @@ def cover(graph: ChoiceGraph, outputs: list[int], areas: tuple[int, ...]) -> int
     return min(counts)
 
 
-def _cheapest(graph: ChoiceGraph, uses: npt.NDArray[np.float64], areas: Sequence[int]) -> list[Cut]:
+def _cheapest(
+    graph: ChoiceGraph, uses: npt.NDArray[np.float64], areas: Sequence[int]
+) -> list[LutCut]:
     """Return the cut of each choice whose LUT, with all LUTs behind it, is cheapest."""
-    cuts: list[list[Cut]] = []
+    cuts: list[list[LutCut]] = []
     flow: list[float] = []
     for node, count in zip(graph.nodes, uses.tolist(), strict=True):
         costs = [
@@ -96,7 +98,7 @@ def _cheapest(graph: ChoiceGraph, uses: npt.NDArray[np.float64], areas: Sequence
     return [best for best, *_ in cuts]
 
 
-def _cuts(node: tuple[int, int | None, int | None], cuts: list[list[Cut]]) -> set[Cut]:
+def _cuts(node: tuple[int, int | None, int | None], cuts: list[list[LutCut]]) -> set[LutCut]:
     """Return the cuts of a choice: the signals of its parts, or the cuts of those."""
     bit, *parts = node
     sides = [
@@ -107,7 +109,7 @@ def _cuts(node: tuple[int, int | None, int | None], cuts: list[list[Cut]]) -> se
 
 
 def _count(
-    cuts: list[Cut], outputs: list[int], areas: Sequence[int]
+    cuts: list[LutCut], outputs: list[int], areas: Sequence[int]
 ) -> tuple[int, npt.NDArray[np.float64]]:
     """Return the LUTs of the choices that `outputs` need, and the uses of each choice."""
     used = np.zeros(len(cuts))

@@ -10,15 +10,15 @@ from chop.hw.area.area_model import area_model
 from chop.hw.area.inventory import Inventory, bits_for
 from chop.hw.streams.gearbox import Gearbox
 
-Line = tuple[tuple[int, int], tuple[int, int]]
+GearLine = tuple[tuple[int, int], tuple[int, int]]
 GEARS = Path(__file__).parent / "gears.json"
 """LUTs of gearboxes on ECP5, measured by bench/area_casts.py."""
 
 
 @functools.cache
-def gears() -> dict[tuple[int, int], Line]:
+def gears() -> dict[tuple[int, int], GearLine]:
     """Return (bits, LUTs) of a narrow and a wide unit, by the units of both beats."""
-    lines: dict[tuple[int, int], Line] = {}
+    lines: dict[tuple[int, int], GearLine] = {}
     for into, out, (narrow, wide) in json.loads(GEARS.read_text()):
         lines[into, out] = ((narrow[0], narrow[1]), (wide[0], wide[1]))
     return lines
