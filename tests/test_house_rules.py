@@ -1,7 +1,7 @@
-"""Short modules, short functions, and no private name of another package."""
+"""Short modules, short functions, names used once, and no private name of another package."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -121,3 +121,69 @@ def test_a_module_loaded_by_a_string_is_seen():
     text = "importlib.import_module('chop.report')\nimport_module(f'chop.search.{kind}')"
     assert list(modules_by_string(ast.parse(text))) == ["chop.report", "chop.search.{kind}"]
     assert list(modules_by_string(ast.parse("importlib.import_module('torch._dynamo')"))) == []
+
+
+CONVENTIONS = {
+    "__init__.py": "a package",
+    **dict.fromkeys(
+        ("area.py", "laws.svh", "mutants.toml", "proof.py", "proof.toml"),
+        "a file of a component's folder, see chop.hw.design.folders",
+    ),
+}
+"""File name that `chop` has in many folders -> the reason."""
+TWICE = {
+    **dict.fromkeys(
+        ("emit.py", "explain.py", "prune.py", "quantize.py", "simulate.py", "synth.py", "train.py"),
+        "a command, and the module that does the same for Python programs",
+    ),
+    "lora.py": "the command, and the layer that it inserts",
+    "Integer": "public in chop.nn.quantizers (a format) and in chop.search (a dimension)",
+}
+"""File or class name that `chop` has in two places -> the reason."""
+
+
+def repeated(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the places of each public name that is used too often."""
+    places: dict[str, list[str]] = {}
+    for name, where in names:
+        places.setdefault(name, []).append(where)
+    return {
+        name: found
+        for name, found in places.items()
+        if len(found) > 1 + (name in TWICE) and name not in CONVENTIONS and not is_private(name)
+    }
+
+
+def classes(trees: dict[Path, ast.Module]) -> Iterator[tuple[str, str]]:
+    """Yield name and file of every class of `chop`."""
+    for file, tree in trees.items():
+        if package(file).split(".")[0] == "chop":
+            yield from (
+                (n.name, place(file)) for n in ast.walk(tree) if isinstance(n, ast.ClassDef)
+            )
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """Yield name and place of every source file of `chop`."""
+    for file in sorted((SOURCE / "chop").rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            yield file.name, place(file)
+
+
+def test_no_class_name_is_used_twice(trees):
+    assert repeated(classes(trees)) == {}
+
+
+def test_no_file_name_is_used_twice():
+    assert repeated(files()) == {}
+
+
+def test_every_exception_is_needed(trees):
+    names = [name for name, _ in (*classes(trees), *files())]
+    assert [name for name in (*CONVENTIONS, *TWICE) if names.count(name) < 2] == []
+
+
+def test_a_repeated_name_is_seen():
+    names = [(name, file) for name in ("Cost", "_Cost", "lora.py", "area.py") for file in "ab"]
+    assert repeated([*names, ("Plan", "a")]) == {"Cost": ["a", "b"]}
+    assert repeated([*names, ("lora.py", "c"), ("area.py", "c")]).keys() == {"Cost", "lora.py"}
