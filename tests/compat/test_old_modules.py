@@ -16,6 +16,23 @@ def test_the_old_name_is_the_module_itself(old):
     assert module.__name__ == module.__spec__.name == OLD_MODULES[old]
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("chop.hw.explore.best", "chop.hw.flow.explore.best"),
+        ("chop.hw.predict.model", "chop.hw.flow.predict.model"),
+        ("chop.hw.rtl.fixed_linear.folded_product", "chop.hw.library.fixed_linear.folded_product"),
+    ],
+)
+def test_a_module_below_an_old_name_is_not_loaded_twice(old, new):
+    assert importlib.import_module(old) is importlib.import_module(new)
+
+
+def test_a_module_that_never_was_below_an_old_name_is_not_found():
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'chop.hw.flow.explore.bets'"):
+        importlib.import_module("chop.hw.explore.bets")
+
+
 def test_a_pickle_that_names_the_old_place_is_read():
     named = pickle.dumps(importlib.import_module("chop.ir.store.traced").TracedModule, protocol=0)
     old = named.replace(b"chop.ir.store.traced", b"chop.ir.traced")

@@ -16,8 +16,12 @@ from typing import Any
 
 _MOVED = {
     ("chop.hw", "chop.hw.design"): "clock component process samples stream",
-    ("chop.hw", "chop.hw.flow"): "explore predict route",
+    ("chop.hw", "chop.hw.flow"): "explore predict route synth",
     ("chop.hw", "chop.hw.reference"): "exact exact_model exact_ops",
+    ("chop.hw.library", "chop.hw.streams"): (
+        "fifo fixed_to_mxint gearbox mxint_to_fixed skid_buffer stream_cast stream_fork "
+        "stream_reorder stream_route stream_slice"
+    ),
     ("chop.ir", "chop.ir.store"): "checkpoint codec traced vocabulary",
     ("chop.ir", "chop.ir.trace"): (
         "builtin_names decisions effects environment inputs recapture recorder resolution "
@@ -32,15 +36,23 @@ OLD_MODULES: dict[str, str] = {
         for (old, new), names in _MOVED.items()
         for name in names.split()
     },
+    "chop.actions.model_under_study": "chop.actions.study_subject",
     "chop.cli.old_files": "chop.compat.old_files",
     "chop.dataset.named": "chop.dataset.built_in",
     "chop.distributed.apply": "chop.distributed.sharded_model",
+    "chop.distributed.search": "chop.distributed.solver",
+    "chop.distributed.verify": "chop.distributed.verify_plan",
+    "chop.export.compressed_tensors_reader": "chop.export.compressed_tensors",
+    "chop.export.report": "chop.export.export_report",
+    "chop.hw.attached": "chop.hw.lower.design_cache",
     "chop.hw.check": "chop.hw.sim.component_check",
     "chop.hw.components": "chop.hw.library.components",
+    "chop.hw.cycles": "chop.hw.timing.cycles",
     "chop.hw.design.twin": "chop.hw.design.cycle_model",
     "chop.hw.emit": "chop.hw.sim.emit",
     "chop.hw.golden": "chop.hw.arith.golden",
     "chop.hw.network": "chop.hw.timing.network",
+    "chop.hw.rtl": "chop.hw.library",
     "chop.hw.simulate": "chop.hw.sim.simulate",
     "chop.hw.twin": "chop.hw.design.cycle_model",
     "chop.hw.verify": "chop.hw.lower.verify",
@@ -62,6 +74,7 @@ OLD_MODULES: dict[str, str] = {
     "chop.kernels.formats": "chop.kernels.packed_formats",
     "chop.kernels.integer": "chop.kernels.int8_linear",
     "chop.models.old": "chop.compat.old_models",
+    "chop.nn.quantized.function": "chop.nn.quantized.functional",
     "chop.nn.quantizers.base": "chop.nn.quantizers.quantizer",
     "chop.nn.quantizers.log": "chop.nn.quantizers.logarithmic",
     "chop.old_names": "chop.compat.old_names",
@@ -73,8 +86,11 @@ OLD_MODULES: dict[str, str] = {
     "chop.passes.graph.utils": "chop.compat.graph_utils",
     "chop.passes.module.quantize": "chop.passes.module.quantize_module",
     "chop.passes.old_configs": "chop.compat.old_configs",
+    "chop.pipelines.compression": "chop.pipelines.compression_pipeline",
     "chop.report.records": "chop.report.page_records",
     "chop.report.search": "chop.report.search_figures",
+    "chop.report.sweeps": "chop.report.sweep_figures",
+    "chop.search.plan": "chop.search.search_plan",
     "chop.tools.checkpoint_load": "chop.compat.checkpoint_load",
     "chop.tools.get_input": "chop.compat.get_input",
     "chop.tools.logger": "chop.log",
@@ -92,18 +108,32 @@ def current_path(name: str) -> str:
     return f"{OLD_MODULES.get(module, module)}{dot}{attribute}"
 
 
+def _current_module(name: str) -> str | None:
+    """Return the path now of the module `name`, also below a package that moved; None if neither.
+
+    >>> _current_module("chop.hw.explore.best")
+    'chop.hw.flow.explore.best'
+    """
+    if name in OLD_MODULES or not name.startswith("chop."):
+        return OLD_MODULES.get(name)
+    package, _, module = name.rpartition(".")
+    moved = _current_module(package)
+    return moved and f"{moved}.{module}"
+
+
 class OldModules(MetaPathFinder, Loader):
     """Import hook that returns the module itself, not a second copy, under its earlier path."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a spec for the modules of `OLD_MODULES`, None for others."""
-        return ModuleSpec(fullname, self) if fullname in OLD_MODULES else None
+        """Return a spec for the modules of `OLD_MODULES` and modules below them, else None."""
+        current = _current_module(fullname)
+        return ModuleSpec(fullname, self, origin=current) if current else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module at its path now."""
-        module = importlib.import_module(OLD_MODULES[spec.name])
+        module = importlib.import_module(str(spec.origin))
         spec.loader_state = module.__spec__  # the import system replaces it by `spec`
         return module
 
@@ -114,6 +144,9 @@ class OldModules(MetaPathFinder, Loader):
 
 
 def find_old_modules() -> None:
-    """Register the import hook, once."""
+    """Register the import hook, once.
+
+    It is the first: the files of a package that moved would be found, and loaded a second time.
+    """
     if not any(isinstance(finder, OldModules) for finder in sys.meta_path):
-        sys.meta_path.append(OldModules())
+        sys.meta_path.insert(0, OldModules())

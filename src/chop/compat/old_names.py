@@ -102,7 +102,16 @@ OLD_NAMES: tuple[OldName, ...] = (
 
 RENAMED: tuple[OldName, ...] = (
     OldName("chop.hw.design.component", "Cost", "chop.hw.design.component.ComponentCost"),
-    OldName("chop.hw.flow.explore", "Choice", "chop.hw.flow.explore.best.DesignChoice"),
+    *(
+        OldName("chop.hw.design", name, f"chop.hw.design.design.{name}")
+        for name in ("Design", "Interface", "Loop", "Stage", "whole_flights")
+    ),
+    OldName("chop.hw.design", "Builder", "chop.hw.streams.builder.Builder"),
+    OldName("chop.hw.design", "with_forks", "chop.hw.streams.builder.with_forks"),
+    *(
+        OldName(place, "Choice", "chop.hw.flow.explore.best.DesignChoice")
+        for place in ("chop.hw.flow.explore", "chop.hw.flow.explore.best")
+    ),
     OldName(
         "chop.hw.library.components",
         "Binary",

@@ -13,8 +13,9 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from chop.compat.old_names import lazy_names
 from chop.errors import ConfigError, HardwareError
 from chop.hw.design.clock import DEFAULT_MHZ
 from chop.hw.design.component import Component
@@ -441,3 +442,7 @@ def _is_beside(option: Option, now: Option, factor: float = 4) -> bool:
 def all_states(options: Mapping[str, Sequence[Option]]) -> Iterable[State]:
     """Return every state, for small graphs."""
     return itertools.product(*options.values())
+
+
+if not TYPE_CHECKING:  # mypy would accept any name
+    __getattr__ = lazy_names(__name__)
