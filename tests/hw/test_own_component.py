@@ -115,7 +115,7 @@ def test_its_laws_are_proved_and_its_fault_is_refuted(own):
 
 @pytest.mark.sim
 def test_its_mutants_are_noticed(own, tmp_path):
-    mutants = read_mutants(mutant_files()["fixed_neg"], "fixed_neg")
+    mutants = read_mutants(mutant_files()["fixed_neg"])
     assert len(mutants) == 2
     assert unnoticed_mutants(mutants, own.Neg.cases(), tmp_path) == []
 
