@@ -1,4 +1,6 @@
-"""The page "How it works": the layers, drawn from the import contract and the packages' docstrings.
+"""The page "How it works": layers, rooms of the hardware, and what a component folder has.
+
+The import contract, the docstrings of the packages and the folders themselves are read.
 
 python docs/make_how.py
 """
@@ -15,7 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "chop"
 PAGE, PICTURE = ROOT / "docs" / "how_it_works.md", ROOT / "docs" / "images" / "layers.svg"
-START, END = "<!-- layers: begin -->", "<!-- layers: end -->"
+ROOMS_PICTURE = ROOT / "docs" / "images" / "rooms.svg"
+BLOCKS = ("layers", "folders")
+"""Generated parts of the page, each between the comments `<!-- name: begin -->` and `end`."""
+FOLDER_FILE = re.compile(r"^ {4}([\w<>.]+) {2,}(\S.*)$", re.M)
+"""A file and what it holds, in the docstring of `chop.hw.design.folders`."""
 GROUPS = {
     "what people call": ("cli", "tools", "search", "pipelines", "report", "actions"),
     "what models and files are": ("dataset", "models", "export"),
@@ -75,8 +81,8 @@ def colour(name: str) -> str:
     return COLOURS[groups[0] if groups else len(GROUPS)]
 
 
-def picture(rows: list[list[Part]]) -> str:
-    """The layers from top to bottom; an arrow says that imports go down."""
+def picture(rows: list[list[Part]], title: str) -> str:
+    """Draw the layers from top to bottom; an arrow shows that imports go down."""
     wide, step, left = 820, 46, 40
     parts = []
     for i, row in enumerate(rows):
@@ -99,7 +105,7 @@ def picture(rows: list[list[Part]]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" '
         f'height="{high}" font-family="sans-serif" font-size="14" fill="#12171e">'
-        f'<title>The layers of chop; imports go down</title><rect width="{wide}" height="{high}" '
+        f'<title>{title}; imports go down</title><rect width="{wide}" height="{high}" '
         f'fill="#fff"/>{arrow}{"".join(parts)}</svg>\n'
     )
 
@@ -110,22 +116,48 @@ def table(rows: list[list[Part]]) -> str:
     return "\n".join(["| part | what it says of itself | modules |", "|---|---|---|", *made])
 
 
-def page(text: str) -> str:
-    """The page with its table as the code is."""
-    before, _, rest = text.partition(START)
-    _, _, after = rest.partition(END)
+def folder_table() -> str:
+    """Return what a component folder has: each file, its content, and how many folders have it."""
+    text = (SOURCE / "hw" / "design" / "folders.py").read_text(encoding="utf-8")
+    rooms = [SOURCE / "hw" / room for room in ("streams", "library")]
+    folders = {file.parent for room in rooms for file in room.glob("*/*.sv")}
+    rows = [
+        f"| `{name}` | {content.split(';')[0]} | {count_files(folders, name)} |"
+        for name, content in FOLDER_FILE.findall(ast.get_docstring(ast.parse(text)) or "")
+    ]
+    header = f"| file | what it holds | of {len(folders)} folders |"
+    return "\n".join([header, "|---|---|---|", *rows])
+
+
+def count_files(folders: set[Path], name: str) -> int:
+    """Return the number of folders that have the file; `<module>.sv` is named as its folder."""
+    return sum((folder / name.replace("<module>", folder.name)).is_file() for folder in folders)
+
+
+def layer_tables() -> str:
+    """Return the tables of all contracts, that of `chop` first."""
     inside = (
         f"### Inside `{container}`\n\n{table(rows)}"
         for container, rows in contracts().items()
         if container != "chop"
     )
-    made = "\n\n".join([table(layers()), *inside])
-    return f"{before}{START}\n{made}\n{END}{after}"
+    return "\n\n".join([table(layers()), *inside])
+
+
+def page(text: str) -> str:
+    """Return the page with its generated parts as the code is."""
+    for name, made in zip(BLOCKS, (layer_tables(), folder_table()), strict=True):
+        start, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, _, rest = text.partition(start)
+        text = f"{before}{start}\n{made}\n{end}{rest.partition(end)[2]}"
+    return text
 
 
 def main() -> None:
-    """Write the picture and the table."""
-    PICTURE.write_text(picture(layers()), encoding="utf-8")
+    """Write the pictures and the tables."""
+    PICTURE.write_text(picture(layers(), "The layers of chop"), encoding="utf-8")
+    rooms = picture(contracts()["chop.hw"], "The rooms of chop.hw")
+    ROOMS_PICTURE.write_text(rooms, encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -135,6 +135,24 @@ def test_the_layers_are_those_of_the_code():
     assert [name for name in inside if not part_said(name)] == []
 
 
+def test_the_walk_shows_the_rooms_and_the_component_folders_of_the_code():
+    make_how = importlib.import_module("make_how")
+    text = (DOCS / "how_it_works.md").read_text()
+    rooms = [part.name for row in make_how.contracts()["chop.hw"] for part in row]
+    picture = (DOCS / "images" / "rooms.svg").read_text()
+    assert [name for name in rooms if f">{name} <" not in picture] == []
+    assert make_how.folder_table() in text, "docs/make_how.py"
+    assert len(make_how.folder_table().splitlines()) == 8
+
+
+def test_the_paths_of_the_walk_exist():
+    text = (DOCS / "how_it_works.md").read_text()
+    walk = text.partition("## A walk through the code")[2].partition("\n## ")[0]
+    paths = re.findall(r"`((?:cli|passes|ir|nn|hw)/[\w/.]+)`", walk)
+    assert len(paths) >= 6
+    assert [path for path in paths if not (ROOT / "src" / "chop" / path).exists()] == []
+
+
 def part_said(name):
     return f"| `chop.{name}` |" in (DOCS / "how_it_works.md").read_text()
 

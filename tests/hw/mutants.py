@@ -6,7 +6,6 @@ none.
 """
 
 import re
-from pathlib import Path
 
 import numpy as np
 from designs import BYTE, random_weights, residual_block
@@ -33,30 +32,20 @@ from chop.hw.library.components import (
 from chop.hw.sim.emit import top_text, used_components
 from chop.hw.streams.builder import Builder
 
-FILES = {
-    **mutant_files(),
-    **{file.stem: file for file in (Path(__file__).parent / "product_mutants").glob("*.toml")},
-}
-"""Files of mutants by module: those of the component folders, and those of the products."""
+FILES = mutant_files()
 EQUIVALENT = {
-    name: reason
-    for module, file in FILES.items()
-    for name, reason in read_equivalents(file, module).items()
+    name: reason for file in FILES.values() for name, reason in read_equivalents(file).items()
 }
 """Generated faults that change nothing a design can show: the reason, by the fault's name."""
 
 
-MODULES = {"mxint_linear": "fixed_linear"}
-"""Files whose faults are in another module: those of `fixed_linear` that only MXINT shows."""
-
-
 def mutants_of(*names):
     """Return the mutants of these files."""
-    return [m for name in names for m in read_mutants(FILES[name], MODULES.get(name, name))]
+    return [mutant for name in names for mutant in read_mutants(FILES[name])]
 
 
 ROW_MODULES = ("fixed_softmax", "fixed_norm", "fixed_piecewise", "row_buffer")
-BLOCK_MODULES = ("fixed_to_mxint", "mxint_to_fixed", "mxint_linear")
+BLOCK_MODULES = ("fixed_to_mxint", "mxint_to_fixed", "fixed_linear mxint")
 SHARED_MODULES = ("stream_route", "rom_bank_source")
 CROSSED = Mutant(
     "operands are crossed",

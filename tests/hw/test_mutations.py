@@ -1,9 +1,11 @@
 """The verdict can fail: each of these faults in RTL, wiring or memories must be noticed."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from mutants import (
+    FILES,
     MUTANTS,
     OTHER_MODULES,
     choose,
@@ -16,6 +18,7 @@ from mutation_run import unnoticed_mutants
 
 from chop.errors import HardwareError
 from chop.hw.design.component import COMPONENTS
+from chop.hw.design.folders import component_folders, rtl_sources
 from chop.hw.sim.emit import emit
 from chop.hw.sim.exercise import check_memories, exercise, profiles
 from chop.hw.sim.simulate import Simulator, random_inputs
@@ -67,6 +70,18 @@ def test_there_are_a_hundred_mutants_and_every_module_of_control_has_some(design
     text = "".join(p.read_text() for p in (emit(design, tmp_path) / "rtl").glob("*.sv"))
     used = module_names(text) - {"fixed_conv", "fixed_divide", "fixed_matmul"}  # have no state
     assert used <= {m.module for m in MUTANTS}
+
+
+def test_mutants_are_found_in_component_folders_by_their_file_names():
+    assert all(file.parent in component_folders().values() for file in FILES.values())
+    assert FILES["fixed_linear mxint"].name == "mxint_mutants.toml"
+    assert not list(Path(__file__).parent.rglob("*.toml"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_mutant_has_its_place_in_the_module(name):
+    text = rtl_sources()[FILES[name].parent.name].read_text()
+    assert [m.what for m in mutants_of(name) if m.span(text) is None] == []
 
 
 @pytest.mark.sim

@@ -1,7 +1,10 @@
 """A component from outside the package, as CONTRIBUTING.md writes it, goes all the way to RTL."""
 
 import importlib
+import os
 import re
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -44,18 +47,25 @@ FILES = {
 """Files of the recipe's folder, in the order of its code blocks."""
 
 
+def write_recipe(folder, package="fixed_neg"):
+    """Write the files of the recipe into a new folder, which is imported as `package`."""
+    folder.mkdir()
+    recipe = PAGE.read_text().partition("## Add an RTL component")[2].partition("\n## ")[0]
+    for language, names in FILES.items():
+        texts = re.findall(rf"```{language}\n(.*?)```", recipe, flags=re.DOTALL)
+        for name, text in zip(names, texts, strict=True):
+            (folder / name).write_text(
+                text.replace("from fixed_neg import", f"from {package} import")
+            )
+
+
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
     """The recipe's folder, written and imported, once for the process. Other tests see the library
     alone."""
     if "fixed_neg" not in sys.modules:
         folder = tmp_path_factory.mktemp("own") / "fixed_neg"
-        folder.mkdir()
-        recipe = PAGE.read_text().partition("## Add an RTL component")[2].partition("\n## ")[0]
-        for language, names in FILES.items():
-            texts = re.findall(rf"```{language}\n(.*?)```", recipe, flags=re.DOTALL)
-            for name, text in zip(names, texts, strict=True):
-                (folder / name).write_text(text)
+        write_recipe(folder)
         sys.path.append(str(folder.parent))
         importlib.import_module("fixed_neg")
     if "fixed_neg" not in COMPONENTS:
@@ -93,6 +103,38 @@ def test_importing_its_file_is_all_that_it_needs(own):
     assert "fixed_neg" in mutant_files()
 
 
+KNOWN_TO = """
+import chop.hw.library
+from chop.hw.area.area_model import AREA_MODELS
+from chop.hw.design.component import COMPONENTS
+from chop.hw.design.folders import load_facet, rtl_sources
+from chop.hw.design.mutants import mutant_files
+from chop.hw.lower import LOWERINGS
+from chop.hw.proofs.catalogue import all_proofs, proof_faults
+from chop.hw.reference.exact_ops import EXACT_OPS
+load_facet("area")
+rooms = (COMPONENTS, rtl_sources(), LOWERINGS, mutant_files(), proof_faults())
+print(*("fixed_neg" in room for room in rooms), "negate" in EXACT_OPS)
+print(COMPONENTS["fixed_neg"] in AREA_MODELS, "fixed_neg" in {p.module for p in all_proofs()})
+"""
+
+
+def test_a_folder_put_into_the_library_is_known_everywhere(tmp_path):
+    package = PAGE.parent / "src" / "chop"
+    shutil.copytree(package, tmp_path / "chop", ignore=shutil.ignore_patterns("__pycache__"))
+    library = tmp_path / "chop" / "hw" / "library"
+    write_recipe(library / "fixed_neg", "chop.hw.library.fixed_neg")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", KNOWN_TO],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["True"] * 8, done.stderr
+
+
 def test_its_area_is_counted_by_its_model(own):
     component = own.Neg.cases()[0]
     inventory = inventory_of(component, "ecp5")
@@ -114,7 +156,7 @@ def test_its_laws_are_proved_and_its_fault_is_refuted(own):
 
 @pytest.mark.sim
 def test_its_mutants_are_noticed(own, tmp_path):
-    mutants = read_mutants(mutant_files()["fixed_neg"], "fixed_neg")
+    mutants = read_mutants(mutant_files()["fixed_neg"])
     assert len(mutants) == 2
     assert unnoticed_mutants(mutants, own.Neg.cases(), tmp_path) == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chop.errors import HardwareError
-from chop.hw.area.area_model import unmodelled
+from chop.hw.area.area_model import inventory_of, unmodelled
 from chop.hw.area.casts import MappedCast as Cast
 from chop.hw.area.inventory import FABRICS
 from chop.hw.arith.golden import Fixed
@@ -18,7 +18,7 @@ from chop.hw.flow.predict import predict
 from chop.hw.flow.predict.bands import bands, design_kind
 from chop.hw.flow.predict.model import coefficients, predict_stage
 from chop.hw.flow.route.parts import get_part
-from chop.hw.library.components import Fifo, Linear, Relu
+from chop.hw.library.components import Fifo, LayerNorm, Linear, Relu
 from chop.hw.library.fixed_linear import sample_weights
 from chop.hw.sim.component_check import bench_design
 from chop.hw.streams.builder import Builder
@@ -84,6 +84,18 @@ def test_what_was_never_measured_is_refused_by_name(cls):
     component = cls.cases()[0]
     with pytest.raises(HardwareError, match=f"no model of '{component.kind}'"):
         predict(bench_design([component]), "ecp5")
+
+
+def test_cost_counts_multipliers_and_area_the_dsp_blocks_of_a_family():
+    def extra_blocks(component, family):
+        blocks = inventory_of(component, family).amounts.get("dsp", 0)
+        return blocks - component.cost().multipliers
+
+    cases = [*Linear.cases(), *LayerNorm.cases()]
+    pairs = [(extra_blocks(case, "ecp5"), extra_blocks(case, "xc7")) for case in cases]
+    assert any(ecp5 != xc7 for ecp5, xc7 in pairs)
+    assert min(min(pairs)) < 0 < max(max(pairs))
+    assert all(cls.cases()[0].cost().register_bits > 0 for cls in unmodelled())
 
 
 def test_rows_of_other_rtl_are_measured_anew(models, tmp_path, monkeypatch):

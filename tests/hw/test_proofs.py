@@ -1,15 +1,18 @@
 """The proofs hold, and each of them can fail: faults in the RTL are refuted with a trace."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
 from chop.cli.main import main
 from chop.errors import HardwareError
+from chop.hw.design.folders import component_folders, rtl_sources
 from chop.hw.proofs import LAWS, PROOFS, Edit, Proof, Trace, prove
 from chop.hw.proofs.aiger import Aig
 from chop.hw.proofs.catalogue import proof_faults
+from chop.hw.proofs.harness_maker import SHARED, harness_text
 
 FAULTS = proof_faults()
 LOST = Edit("skid_buffer", "assign data_in_0_ready  = ready_q;", "assign data_in_0_ready = 1'b1;")
@@ -42,6 +45,19 @@ def test_the_laws_are_proved(proof, limit=120):
 @pytest.mark.parametrize("proof", SLOW, ids=str)
 def test_the_laws_are_proved_where_it_takes_longer(proof):
     test_the_laws_are_proved(proof, limit=1200)
+
+
+def test_the_laws_of_every_proof_are_in_the_folder_of_its_component():
+    folders = {folder.name: folder for folder in component_folders().values()}
+    assert {str(p) for p in PROOFS if p.text != folders[p.module] / "laws.svh"} == set()
+    assert [path.name for path in SHARED.glob("prove_*")] == []
+
+
+def test_an_input_that_the_laws_drive_is_not_free():
+    text = harness_text(FIRST["fixed_matmul"], rtl_sources()["fixed_matmul"].read_text())
+    free = set(re.findall(r"^input wire logic .*?(\w+),$", text, re.M))
+    assert {"data_in_0", "data_in_1_valid"} <= free
+    assert "data_in_1" not in free
 
 
 def test_every_proof_has_a_fault_that_it_is_tried_with():
@@ -143,9 +159,9 @@ OPTION_FAULTS = (
      "assign data_in_0_ready = enable;"),
     ("fixed_leaky_relu", "HAS_WEIGHT", "valid_q  <= data_in_0_valid && has_slope;",
      "valid_q  <= data_in_0_valid;"),
-    pytest.param("fixed_linear", "X_EXPONENT", "<< dot_tag[AT+:SHIFT_WIDTH]",
+    pytest.param("fixed_linear", "IN_EXPONENT", "<< dot_tag[AT+:SHIFT_WIDTH]",
                  "<< tag[AT+:SHIFT_WIDTH]", marks=pytest.mark.slow),
-    pytest.param("fixed_linear", "X_EXPONENT", "if (enable) shifted_tag_q <=",
+    pytest.param("fixed_linear", "IN_EXPONENT", "if (enable) shifted_tag_q <=",
                  "shifted_tag_q <=", marks=pytest.mark.slow),
 )  # fmt: skip
 """Faults that only a proof with this option can refute: a text and what it becomes."""

@@ -30,10 +30,8 @@ MASKED = 2.0**20
 """Magnitude from which values come from masks; they are ignored."""
 EXTRA_PLACES = 4
 """Positions of the binary point that are tried beyond the one that clips almost nothing."""
-WEIGHTED_OPS = ("linear", "conv1d", "conv2d")
-"""Ops whose weights and inputs have separate widths."""
-EXACT_OPS = (*WEIGHTED_OPS, "add", "sub", "mul", "embedding")
-"""Ops with exact results, which are rounded by their readers."""
+EXACT_OPS = ("add", "sub", "mul", "embedding")
+"""Ops without weights, with exact results, which are rounded by their readers."""
 
 
 class Widths(Protocol):
@@ -54,19 +52,24 @@ class ObservedNode:
     @property
     def roles(self) -> tuple[str, ...]:
         """Roles with a format: the operands, and the result unless it is exact."""
-        is_exact = self.op.name in EXACT_OPS
+        is_exact = self.op.name in EXACT_OPS or _has_products(self.op)
         return tuple(role for role in self.values if role != DATA_OUT or not is_exact)
 
     @property
     def is_weighted(self) -> bool:
         """True if it multiplies by weights, which have their own widths."""
-        return WEIGHT in self.values and self.op.name in WEIGHTED_OPS
+        return WEIGHT in self.values and _has_products(self.op)
 
     def frac_width(self, role: str, width: int) -> int:
         """Return the fractional bits of an operand with the least square error."""
         if (role, width) not in self.places:
             self.places[role, width] = best_frac_width(self.values[role], width)
         return self.places[role, width]
+
+
+def _has_products(op: Op) -> bool:
+    """Return True if the op sums products with a weight, as a linear layer does."""
+    return op.macs is not None and WEIGHT in op.parameters
 
 
 Observed = Mapping[str, ObservedNode]

@@ -103,7 +103,7 @@ class Layer:
     """A layer that multiplies by constants, with the sizes that its choices depend on."""
 
     node: str
-    op: str
+    is_linear: bool
     group: str
     weights: int
     inputs: int
@@ -154,7 +154,7 @@ class HardwareSpace(Space):
         return any(la.group == group and self._is_small(la) for la in self.layers.values())
 
     def _is_small(self, layer: Layer) -> bool:
-        return layer.op == "linear" and layer.weights <= self.table.shift_add_weights
+        return layer.is_linear and layer.weights <= self.table.shift_add_weights
 
     def _lanes(self, layer: Layer) -> tuple[str, ...]:
         """Return input x output lanes, each a divisor of its channels."""
@@ -284,7 +284,8 @@ def _layers(observed: Observed, lowered: Lowered, by: str, subject: MaseGraph) -
             continue
         own = firsts.setdefault(targets.get(name, name), name)
         group = {"name": own, "type": node.op.name, "model": ALL}[by]
-        layers[name] = Layer(name, node.op.name, group, _weights(component), *channels(component))
+        is_linear = node.op.dims == "linear"
+        layers[name] = Layer(name, is_linear, group, _weights(component), *channels(component))
     if not layers:
         raise HardwareError("the model has no linear layer or convolution to choose a design of.")
     return layers

@@ -53,8 +53,8 @@ class Proof:
     is_slow: bool = False
     sizes: Sizes = field(default_factory=dict)
     """Further parameters, which all proofs of the module share."""
-    text: Path | None = None
-    """File of the laws; None: a whole harness in `chop.hw.proofs`."""
+    text: Path = field(kw_only=True)
+    """File of the laws."""
 
     def __str__(self) -> str:
         shown = [f"{k}={v}" for k, v in self.parameters.items() if len(str(v)) < 8]
@@ -79,7 +79,7 @@ def _proof(folder: Path, row: dict[str, Any], laws: tuple[str, ...], sizes: Size
         sizes, files = {**sizes, "INIT_FILE": '"table.mem"'}, {"table.mem": row["table"]}
     edits = tuple(Edit(folder.name, **edit) for edit in row.get("edits", ()))
     is_slow, text = row.get("is_slow", False), folder / "laws.svh"
-    return Proof(folder.name, parameters, laws, files, edits, is_slow, sizes, text)
+    return Proof(folder.name, parameters, laws, files, edits, is_slow, sizes, text=text)
 
 
 def read_fault(folder: Path) -> Edit:

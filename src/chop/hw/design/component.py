@@ -59,7 +59,17 @@ class Memory:
 
 @dataclass(frozen=True)
 class ComponentCost:
-    """Resources: multipliers (one DSP block each), bits of memory, and register bits."""
+    """Operators and storage in the RTL of an instance, before synthesis.
+
+    They are the same on every FPGA. Sharing of layers compares them, folding has a budget of
+    multipliers, and the roofline and the report show them.
+
+    The area models (`chop.hw.area`) are separate, because they answer another question: how many
+    look-up tables, flip-flops, DSP blocks and block RAMs synthesis makes of an instance on one FPGA
+    family. A multiplier becomes none, one or several DSP blocks, by family and width. And some
+    components have a cost but no area model, because no measurements exist
+    (`chop.hw.area.area_model.unmodelled`).
+    """
 
     multipliers: int = 0
     memory_bits: int = 0
@@ -148,7 +158,7 @@ class Component(ABC):
         return self.inputs[0].shape[-1]
 
     def cost(self) -> ComponentCost:
-        """Return the resources of one instance."""
+        """Return the operators and storage of one instance (see `ComponentCost`)."""
         return ComponentCost(memory_bits=sum(m.bits for m in self.memories()))
 
     def pin(self, number: int) -> str:

@@ -190,7 +190,7 @@ class Design:
         return stage.component.cycles() * (self.passes if stage in self.looped else 1)
 
     def cost(self) -> ComponentCost:
-        """Return the resources of all stages."""
+        """Return the operators and storage of all stages."""
         return sum((s.component.cost() for s in self.stages), ComponentCost())
 
     def check(self) -> None:

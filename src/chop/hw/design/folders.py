@@ -7,7 +7,8 @@ A folder of `streams/` or `library/` that has SystemVerilog is a component: ther
     area.py        area model (`chop.hw.area.area_model`)
     laws.svh       laws that are proved, in SystemVerilog
     proof.toml     sizes of the proofs, and a fault that they refute (`chop.hw.design.claims`)
-    mutants.toml   faults that the tests must notice (`chop.hw.design.mutants`)
+    mutants.toml   faults that the tests must notice (`chop.hw.design.mutants`); also
+                   `<variant>_mutants.toml`
 
 All but the first are optional. A folder outside the package is known as soon as it is imported:
 `chop.hw.design.component.register` adds it.

@@ -2,7 +2,9 @@
 
 `mutants.toml` of a component folder has a `[[mutant]]` for each, with `what`, `old`, `new` and,
 where `old` alone is not unique, `at`. Its table `[equivalent]` has the generated faults that no
-test can notice, by kind and fingerprint, each with the reason.
+test can notice, by kind and fingerprint, each with the reason. A file `<variant>_mutants.toml` has
+the faults that only designs of this variant show: `mxint_mutants.toml` of `fixed_linear` those of
+MXINT operands.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.hw.design.folders import facet_folders
+from chop.hw.design.folders import component_folders
 
 
 @dataclass(frozen=True)
@@ -40,15 +42,15 @@ class Mutant:
         return start, start + len(self.old)
 
 
-def read_mutants(file: Path, module: str) -> list[Mutant]:
-    """Return the mutants of `module` that `file` lists."""
-    return [Mutant(module=module, **row) for row in _read(file).get("mutant", [])]
+def read_mutants(file: Path) -> list[Mutant]:
+    """Return the mutants that a file of a component folder lists."""
+    return [Mutant(module=file.parent.name, **row) for row in _read(file).get("mutant", [])]
 
 
-def read_equivalents(file: Path, module: str) -> dict[str, str]:
-    """Return the reasons why generated faults of `module` change nothing, by the fault's name."""
+def read_equivalents(file: Path) -> dict[str, str]:
+    """Return the reasons why generated faults change nothing, by the fault's name."""
     rows: dict[str, str] = _read(file).get("equivalent", {})
-    return {f"{module}:{fault}": reason for fault, reason in rows.items()}
+    return {f"{file.parent.name}:{fault}": reason for fault, reason in rows.items()}
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -56,5 +58,9 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def mutant_files() -> dict[str, Path]:
-    """Return the files of mutants of all component folders, by module."""
-    return {folder.name: folder / "mutants.toml" for folder in facet_folders("mutants.toml")}
+    """Return the files of mutants of all component folders.
+
+    The key is the module's name, for a variant with its name: "fixed_linear", "fixed_linear mxint".
+    """
+    files = (f for d in component_folders().values() for f in sorted(d.glob("*mutants.toml")))
+    return {" ".join([f.parent.name, *f.stem.split("_")[:-1]]): f for f in files}

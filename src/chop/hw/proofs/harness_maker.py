@@ -1,11 +1,13 @@
 """Proof harnesses: the module under proof, its free inputs, and the laws of its folder.
 
-`laws.svh` is the body of the harness. The generated part before it declares
+`laws.svh` is the body of the harness, and the instance of the module, `dut`, follows it. The
+generated part before it declares
 
 - every parameter of the module, with the sizes of the proof, and short names for the long ones
   (`SHORT`: `IN_WIDTH` is DATA_IN_0_PRECISION_0);
 - sizes of the proof that are no parameters of the module, as `localparam`;
-- the module's inputs as free inputs of the harness, its outputs as signals, and the instance `dut`;
+- the module's inputs as free inputs of the harness, and its outputs as signals. An input that
+  `laws.svh` declares itself is not free: the laws drive it;
 - signals by the names of the ports of `stream_laws`, `pass_laws` and `tensor_laws` (`DEFAULTS`), so
   that those are connected by `.*`. A signal that `laws.svh` declares itself replaces the default;
 - the macro `OUT_FORMAT`, the parameters of `spec_cast` for the format of data_out_0.
@@ -20,12 +22,13 @@ from pathlib import Path
 from chop.hw.design.claims import Proof
 
 SHARED = Path(__file__).parent / "harness"
-"""Modules that harnesses share, and whole harnesses of modules without `laws.svh`."""
+"""Folder of the modules that harnesses share."""
 _PORTS = {"IN": "DATA_IN_0", "IN_1": "DATA_IN_1", "W": "WEIGHT", "B": "BIAS", "OUT": "DATA_OUT_0"}
 _NUMBERS = {
     "WIDTH": "PRECISION_0",
     "FRAC": "PRECISION_1",
     "SIGNED": "IS_SIGNED",
+    "EXPONENT": "EXPONENT_WIDTH",
     "LANES": "PARALLELISM_DIM_0",
     "SIZE": "TENSOR_SIZE_DIM_0",
     "BEATS": "BEATS",
@@ -78,7 +81,7 @@ _PORT = re.compile(r"(input|output)\s+(?:wire\s+)?logic\s+((?:\[[^\]]*\]\s*)*)(\
 def harness_text(proof: Proof, rtl: str) -> str:
     """Return the harness `prove_<module>` of the module whose SystemVerilog is `rtl`."""
     header = _HEADER.search(re.sub(r"//.*", "", rtl))
-    assert proof.text and header, f"{proof}: no laws or no module header"
+    assert header, f"{proof}: no module header"
     laws = proof.text.read_text()
     names = [match[2] for match in _PARAMETER.finditer(header["parameters"])]
     chosen = {**proof.sizes, **proof.parameters}.items()
@@ -95,14 +98,14 @@ def harness_text(proof: Proof, rtl: str) -> str:
         "`default_nettype none",
         "`define OUT_FORMAT " + ", ".join(f".{name}({name})" for name in _FORMAT),
         f"module prove_{proof.module} #({parameters}) (",
-        *(f"input wire logic {width}{name}," for width, name in inputs),
+        *(f"input wire logic {w}{name}," for w, name in inputs if not _declares(laws, name)),
         "output logic [2:0] broken);",
         *(f"localparam {k} = {v};" for k, v in sizes.items() if k not in names),
         *(f"localparam {k} = {v};" for k, v in long.items()),
         *(f"logic {width}{name};" for way, width, name in ports if way == "output"),
-        f"{proof.module} #({', '.join(f'.{n}({n})' for n in names)}) dut (.*);",
         *_defaults({name for *_, name in ports}, laws),
         laws,
+        f"{proof.module} #({', '.join(f'.{n}({n})' for n in names)}) dut (.*);",
         "endmodule",
         "`default_nettype wire\n",
     ]
@@ -113,11 +116,15 @@ def _defaults(ports: set[str], laws: str) -> list[str]:
     """Return the declarations of the signals that the laws leave to their defaults."""
     lines, names = [], {"bits", "b1", *ports}
     for name, value in DEFAULTS:
-        is_declared = re.search(rf"^(?:wire )?logic\b[^;=]*\b{name}\s*[,;=]", laws, re.M)
         width = f"[{_WIDTHS[name]}-1:0] " if name in _WIDTHS else ""
         reads = set(re.findall(r"\b[a-z]\w+", f"{width} {value or ''}"))
-        if not is_declared and reads <= names:
+        if not _declares(laws, name) and reads <= names:
             names.add(name)
             signal = f"logic {width}{name}"
             lines.append(f"wire {signal} = {value};" if value else f"{signal};")
     return lines
+
+
+def _declares(laws: str, name: str) -> bool:
+    """Return True if the laws declare the signal `name`."""
+    return re.search(rf"^(?:wire )?logic\b[^;=]*\b{name}\s*[,;=]", laws, re.M) is not None

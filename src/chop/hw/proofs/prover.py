@@ -125,14 +125,11 @@ def _pose(proof: Proof, folder: Path) -> None:
         sources[edit.module] = changed
     for name, words in proof.files.items():
         (folder / name).write_text("".join(f"{word:x}\n" for word in words))
-    shared = [path for path in sorted(SHARED.glob("*.sv")) if not path.name.startswith("prove_")]
-    harness, sizes = SHARED / f"prove_{proof.module}.sv", proof.parameters
-    if proof.text is not None:
-        harness, sizes = folder / "harness.sv", {}
-        harness.write_text(harness_text(proof, sources[proof.module].read_text()))
-    values = " ".join(f"-G {name}={value}" for name, value in sizes.items())
+    harness = folder / "harness.sv"
+    harness.write_text(harness_text(proof, sources[proof.module].read_text()))
+    shared = sorted(SHARED.glob("*.sv"))
     files = " ".join(str(path) for path in (harness, *shared, *sources.values()))
-    read = f"read_slang --top prove_{proof.module} {values} {files}"
+    read = f"read_slang --top prove_{proof.module} {files}"
     shown = " ".join(f"w:{name}" for name in SEEN)
     commands = [read, _SCRIPT[0], f"expose {shown}", *_SCRIPT[1:]]
     child = [sys.executable, "-c", _CHILD, json.dumps(commands)]
