@@ -1,4 +1,4 @@
-"""The tables of bench/ptq, from bench/results/ptq*.json into docs/quantise.md.
+"""The tables of bench/ptq, from bench/results/ptq*.json into docs/results_quantisation.md.
 
     python bench/ptq/report.py
 
@@ -20,7 +20,7 @@ from tabulate import tabulate
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
-PAGE = ROOT / "docs" / "quantise.md"
+PAGE = ROOT / "docs" / "results_quantisation.md"
 MARKS = ("<!-- ptq: written by bench/ptq/report.py -->", "<!-- end of ptq -->")
 RIVALS = ("llmcompressor", "auto-round")
 SUBJECTS = {

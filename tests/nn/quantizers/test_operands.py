@@ -256,3 +256,10 @@ def test_a_config_with_a_registered_name_stays_as_it_is():
 def test_a_wrong_spelling_in_a_config_is_named(config, message):
     with pytest.raises(ConfigError, match=message):
         operand_quantizers(config, ROLES, "linear")
+
+
+def test_layers_with_equal_settings_share_their_formats() -> None:
+    """torch.compile checks every object that a layer holds: equal formats are one object."""
+    first, second = (operand_quantizers(FULL, ROLES, where) for where in ("linear", "conv2d"))
+    assert first is not second
+    assert all(first[role] is second[role] for role in ROLES)
