@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import RESULTS, provenance
+from measuring.record import RESULTS, provenance
 from torch import nn
 from transformers import AutoModelForSequenceClassification, LlamaConfig
 

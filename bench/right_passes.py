@@ -15,7 +15,6 @@ import json
 import logging
 import multiprocessing
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import torch
 import zoo
+from measuring.progress import Stopwatch
+from measuring.record import RESULTS, provenance
 from pass_sequences import State, Verdict, try_all
-from record import RESULTS, provenance
 from sequence_models import MODELS, graph_and_inputs
 from traced_zoo import traced
 
@@ -80,11 +80,11 @@ def try_model(part: str, name: str) -> dict[str, Any]:
     """Every sequence over one model."""
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)  # requests that change nothing are part of the plan
-    start = time.perf_counter()
+    watch = Stopwatch()
     torch.manual_seed(0)
     steps = {} if part == "triples" else {"steps": ACROSS_THE_ZOO}
     state = states(part, [name])[name]()
-    return record(try_all(state, DEPTHS[part], **steps), time.perf_counter() - start)
+    return record(try_all(state, DEPTHS[part], **steps), watch.seconds)
 
 
 def run(part: str, wanted: list[str], workers: int) -> int:

@@ -18,13 +18,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from record import MEASURED, RESULTS, ROOT, code_hash
+from measuring.code import is_current
+from measuring.progress import Stopwatch
+from measuring.record import RESULTS, ROOT
 
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "gpu": (torch.cuda.is_available, "no CUDA GPU"),
@@ -59,9 +60,7 @@ class Benchmark:
         content = json.loads(file.read_text()) if file.exists() else {}
         content = content.get(self.section, {}) if self.section else content
         records = [content] if "results" in content else list(content.values())
-        today = code_hash(MEASURED.get(self.result, ("chop", "graph")))
-        hashes = {r.get("code", {}).get("hash") for r in records if isinstance(r, dict)}
-        return bool(records) and hashes == {today}
+        return bool(records) and all(is_current(self.result, record) for record in records)
 
 
 BENCHMARKS = [
@@ -104,12 +103,12 @@ def run(benchmark: Benchmark, *, again: bool) -> str:
         return "skipped: results belong to today's code"
     folders = {k: os.environ.get(f"MASE_{k.upper()}", "") for k in ("models", "data")}
     script, *options = shlex.split(benchmark.command.format(**folders))
-    started = time.monotonic()
+    watch = Stopwatch()
     code = subprocess.run(
         [sys.executable, str(Path("bench", script)), *options], cwd=ROOT
     ).returncode
     outcome = "done" if code == 0 else f"FAILED with exit code {code}"
-    return f"{outcome} in {time.monotonic() - started:.0f} s"
+    return f"{outcome} in {watch.seconds:.0f} s"
 
 
 def main() -> int:
