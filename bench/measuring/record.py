@@ -57,6 +57,14 @@ def save_section(name: str, section: str, results: Any) -> Path:
     return _write(name, dict(sorted(sections.items())))
 
 
+def read_section(name: str, section: str) -> dict[str, Any]:
+    """Return the results under `section` of a result file; empty if there are none."""
+    file = RESULTS / f"{name}.json"
+    record = json.loads(file.read_text()).get(section, {}) if file.exists() else {}
+    found: dict[str, Any] = record.get("results", record)
+    return found
+
+
 def _write(name: str, content: dict[str, Any]) -> Path:
     """Replace the result file in one step."""
     RESULTS.mkdir(exist_ok=True)

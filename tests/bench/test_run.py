@@ -31,6 +31,65 @@ def test_every_row_names_a_program_and_a_result_file(modules):
     assert len({row.name for row in run.BENCHMARKS}) == len(run.BENCHMARKS)
 
 
+def test_every_program_has_a_row_or_a_reason(modules):
+    _, run = modules
+    texts = {str(f.relative_to(BENCH)): f.read_text() for f in BENCH.rglob("*.py")}
+    programs = {name for name, text in texts.items() if "__main__" in text}
+    named = {row.command.split()[0] for row in run.BENCHMARKS}
+    assert programs - named == set(run.BY_HAND) and not named & set(run.BY_HAND)
+
+
+def test_what_takes_hours_runs_only_if_it_is_named(modules):
+    _, run = modules
+    row = run.Benchmark("slow", "slow.py", "slow", ("hours",))
+    assert row.missing() == "takes hours: name it with --only"
+    assert row.missing(is_named=True) == ""
+
+
+@pytest.fixture
+def three(modules, tmp_path, monkeypatch):
+    """Three benchmarks: one lacks a device, one fails, one writes its results."""
+    code, run = modules
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "bad.py").write_text("raise SystemExit(3)")
+    now = code.code_hash(["chop/search"])
+    record = {"results": {}, "code": {"hash": now, "folders": ["chop/search"]}}
+    good = f"open('good.json', 'w').write({json.dumps(record)!r}); open('runs', 'a').write('x')"
+    (tmp_path / "bench" / "good.py").write_text(good)
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    monkeypatch.setitem(run.NEEDS, "device", (lambda: False, "no device"))
+    rows = [run.Benchmark("far", "far.py", "far", ("device",))]
+    rows += [run.Benchmark(name, f"{name}.py", name) for name in ("bad", "good")]
+    monkeypatch.setattr(run, "BENCHMARKS", rows)
+    monkeypatch.setattr(sys, "argv", ["run.py"])
+    return run, tmp_path
+
+
+def test_a_failure_does_not_stop_the_others_and_a_second_run_resumes(three, capsys):
+    run, folder = three
+    assert run.main() == 1
+    told = capsys.readouterr().out
+    assert "skipped: no device" in told and "FAILED with exit code 3" in told and "done in" in told
+    assert run.main() == 1
+    assert (
+        "good                   skipped: results belong to today's code" in capsys.readouterr().out
+    )
+    assert (folder / "runs").read_text() == "x"
+
+
+def test_sections_of_a_result_file_are_kept_and_read_back(modules, tmp_path, monkeypatch):
+    record = importlib.import_module("measuring.record")
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    assert record.read_section("shard", "a") == {}
+    record.save_section("shard", "a", {"x": 1})
+    record.save_section("shard", "b", {"x": 2})
+    assert record.read_section("shard", "a") == {"x": 1}
+    saved = json.loads((tmp_path / "shard.json").read_text())["b"]
+    assert {"command", "date", "machine", "versions", "code", "results"} == set(saved)
+    assert {"commit", "folders", "hash", "has_changes"} == set(saved["code"])
+
+
 def test_measured_folders_exist_and_each_result_file_has_a_row(modules):
     code, _ = modules
     assert all((code.SOURCE / f).exists() for row in code.MEASURED.values() for f in row)
