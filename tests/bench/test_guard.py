@@ -54,6 +54,15 @@ def test_the_rows_cover_what_must_not_become_slower(guard):
     assert all(any(word in name for name in guard.ROWS) for word in words)
 
 
+def test_the_formats_of_the_rows_exist(guard):
+    import guard_rows
+
+    from chop.nn.quantizers import FORMATS
+
+    for name in guard_rows.FORMATS:
+        assert FORMATS[name](**guard_rows.SETTINGS.get(name, {})).name == name
+
+
 def test_the_baseline_is_a_commit_of_this_repository(guard):
     commit = guard.BASELINE.read_text().strip()
     assert len(commit) == 40 and set(commit) <= set("0123456789abcdef")
