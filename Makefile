@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX ?= $(abspath $(VENV))/__pycache__
 endif
 
-.PHONY: install tools demo-tools test fast slow nightly lint demo bench coverage docs figures screenshots clean FORCE
+.PHONY: install tools demo-tools test fast slow nightly lint demo bench guard coverage docs figures screenshots clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -109,6 +109,10 @@ figures: install
 
 bench: install
 	$(BIN)/python bench/run.py --only "$(ONLY)"
+
+# Today's code against the commit in bench/guard_baseline.txt: 1 if a row is over 10 % slower.
+guard: install
+	$(BIN)/python bench/guard.py --only "$(ONLY)"
 
 clean:
 	rm -rf $(VENV) out site build dist .coverage* src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from area_models import FAMILIES, cells
 from hardware import linear_relu
-from loading import load
-from record import RESULTS, save
+from measuring.loading import load
+from measuring.record import RESULTS, save
 from torch import nn
 from transformer_formats import fixed_rules
 from transformer_models import DigitsVit, EncoderLayer

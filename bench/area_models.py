@@ -37,7 +37,7 @@ from area_rows import (
 )
 from area_rows import cells as cells
 from area_rows import measure_area as measure_area
-from record import save
+from measuring.record import save
 
 from chop.hw.area.area_model import inventory_of
 from chop.hw.area.inventory import Inventory

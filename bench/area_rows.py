@@ -14,13 +14,13 @@ import multiprocessing
 import os
 import re
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from area_instances import GRID, make
-from record import RESULTS
+from measuring.progress import Stopwatch
+from measuring.record import RESULTS
 
 from chop.hw.design.clock import DEFAULT_MHZ
 from chop.hw.design.memories import memory_files
@@ -127,14 +127,14 @@ SECTIONS = {"grid": "area", "route": "clock"}
 def _measured(task: tuple[str, Key, Path]) -> str:
     """Measure and write down; the text that says how it went."""
     what, key, folder = task
-    started = time.perf_counter()
+    watch = Stopwatch()
     try:
         found = measure_clock(key) if what == "route" else measure_area(key)
     except Exception as error:  # a row that says so; the rest goes on
         found = {"error": f"{type(error).__name__}: {error}"[-300:]}
     kind, number, on = key
     known = {"kind": kind, "number": number, "on": on, "rtl": fingerprint(kind, number)}
-    seconds = round(time.perf_counter() - started, 1)
+    seconds = round(watch.seconds, 1)
     with (folder / f"{what}.{os.getpid()}.jsonl").open("a") as out:
         out.write(json.dumps({**known, **found, "seconds": seconds}) + "\n")
     return f"{key} {seconds} s {found.get('error', '')}"
@@ -187,10 +187,10 @@ def measure(args: argparse.Namespace) -> None:
     chosen = chosen[: args.most]
     print(f"{len(done)} of {len(keys)} rows are there, {len(chosen)} to do", flush=True)
     tasks = [(args.command, key, args.rows) for key in chosen]
-    started = time.perf_counter()
+    watch = Stopwatch()
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         for count, told in enumerate(pool.imap_unordered(_measured, tasks), 1):
-            print(f"{count}/{len(tasks)} {time.perf_counter() - started:.0f} s: {told}", flush=True)
+            print(f"{count}/{len(tasks)} {watch.seconds:.0f} s: {told}", flush=True)
 
 
 def compact(rows: list[Row]) -> list[Row]:

@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 from constant_weights import FlatMlp, cells
-from loading import load
-from record import save_section
+from measuring.loading import load
+from measuring.record import save_section
 from torch import Tensor, nn
 
 from chop import MaseGraph

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from constant_digits import Setting, digits, estimate, measure, prepare, prune, reload, right
 from digits_lessons import BATCH, Lessons, loss_of, prepare_lessons
-from record import save_section
+from measuring.record import save_section
 
 from chop import MaseGraph
 from chop.passes.graph.transforms.prune import CubicSchedule

@@ -46,6 +46,8 @@ WEIGHTS = {
 RIVALS = ("Q8_0", "Q4_0")
 FORMATS = ("mxint8", "mxint4", "mxfp4", "int4")
 WARM_UP = 4
+ERROR_FLOAT, ERROR_8_BITS = 1e-5, 0.02
+"""Relative error of a product in float32, and with activations rounded to MXINT8."""
 
 
 # -- ours ------------------------------------------------------------------------------------
@@ -83,13 +85,16 @@ def round_inputs(model: Any) -> None:
 
 
 def decoder(model: Any) -> Iterator[None]:
-    """Decodes a token at each step."""
+    """Decode a token at each step."""
     import torch
+    from measuring.checked import WrongResultError, is_sound
 
     token, cache = torch.tensor([[1]]), None
     with torch.inference_mode():
         while True:
             result = model(input_ids=token, past_key_values=cache, use_cache=True)
+            if cache is None and not is_sound(result.logits):
+                raise WrongResultError("the logits are zero or not finite")
             cache = result.past_key_values
             token = result.logits[:, -1:].argmax(-1)
             yield
@@ -178,15 +183,21 @@ def ratios(threads: int, tokens: int) -> list[dict[str, Any]]:
     """The time of one packed product over that of torch's in float32."""
     import torch
     import torch.nn.functional as F
+    from measuring.checked import check
 
-    from chop.kernels import QLinearPacked, pack
+    from chop.kernels import QLinearPacked, pack, reference
     from chop.nn.quantizers import MXInt
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     rows, columns = 8192, 4096
     weight, records = torch.randn(rows, columns) / 64, []
-    layers = {f: QLinearPacked(pack(weight, f), None) for f in (*FORMATS, "mxfp8")}
+    packed = {f: pack(weight, f) for f in (*FORMATS, "mxfp8")}
+    layers = {f: QLinearPacked(p, None) for f, p in packed.items()}
+    plain = {
+        f: reference.unpack(p.codes, p.scales, p.format, p.group_size, p.columns, torch.float64)
+        for f, p in packed.items()
+    }
 
     def repeat(run: Callable[[], Any]) -> Iterator[None]:
         with torch.inference_mode():
@@ -200,6 +211,9 @@ def ratios(threads: int, tokens: int) -> list[dict[str, Any]]:
         for name, layer in layers.items():
             for settings in ({}, {"data_in": MXInt(8, block_size=32)}):
                 layer.quantizers = settings
+                with torch.inference_mode():
+                    expected = F.linear(x.double(), plain[name])
+                    check(name, layer(x), expected, ERROR_8_BITS if settings else ERROR_FLOAT)
                 own = rate(repeat(lambda x=x, layer=layer: layer(x)), tokens, threads)
                 told = f"{name} + MXINT8 x" if settings else name
                 records.append({"format": told, "rows of x": batch, "ratio": base / own})
@@ -325,7 +339,7 @@ def main() -> None:
     records = [r for each in rounds.values() for r in merged(each)]
     for record in records:
         print({k: round(v, 2) if isinstance(v, float) else v for k, v in record.items()})
-    from record import save
+    from measuring.record import save
 
     shapes = {"hidden": HIDDEN, "inner": INNER, "layers": LAYERS, "heads": HEADS,
               "key_heads": KEY_HEADS, "words": WORDS}  # fmt: skip

@@ -20,16 +20,14 @@ sys.path.append(sys.path.pop(0))  # bench/graph.py must not stand for the packag
 
 import argparse
 import copy
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from kernels import alternate
-from record import save
+from measuring.checked import Timed, compare, is_sound, once
+from measuring.record import save
 from safetensors.torch import load_file, save_file
 
 import chop.passes as passes
@@ -44,6 +42,8 @@ INPUTS = ("input_ids", "attention_mask")
 SHAPE = (8, 128)
 DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 MXINT8 = {"by": "type", "linear": {"config": {"name": "mxint"}}}
+FLOAT_CHANGE, MXINT8_CHANGE = 0.02, 0.1
+"""Change of the logits over 12 layers: by bfloat16, and by 8-bit weights and activations."""
 RECIPE = Recipe(learning_rate=3e-4)
 Step = Callable[[MaseGraph], Any]
 STEPS: dict[str, Step] = {
@@ -85,6 +85,11 @@ def resident_on_gpu(model: torch.nn.Module) -> int:
     return torch.cuda.memory_allocated() - before
 
 
+def most_change(step: str) -> float:
+    """Return the change of the logits that a step may make, against the float model in float64."""
+    return FLOAT_CHANGE if step.startswith("float") else MXINT8_CHANGE
+
+
 @torch.no_grad()
 def measure(
     label: str, base: MaseGraph, device: str, vocabulary: int, test: Reviews | None
@@ -95,26 +100,27 @@ def measure(
         "attention_mask": torch.ones(SHAPE, dtype=torch.long, device=device),
     }
     models = chain(base, device)
-    programs = {name: lambda m=m: m(**shown) for name, m in models.items()}
-    first: dict[str, float] = {}
-    outputs = {}
-    for name, program in programs.items():
-        start = time.perf_counter()
-        outputs[name] = program().logits.float().cpu()
-        first[name] = time.perf_counter() - start
-    times = alternate(programs, 25 if device == "cuda" else 7)
-    median = {name: statistics.median(t) for name, t in times.items()}
-    exact = outputs["float"]
+    exact = copy.deepcopy(models["float"]).double()(**shown).logits
+    programs = {
+        name: Timed(
+            lambda m=m: m(**shown), exact, most_change(name), lambda m=m: m(**shown).logits.clone()
+        )
+        for name, m in models.items()
+    }
+    first = {
+        name: once(name, program.computes, is_sound).seconds for name, program in programs.items()
+    }
+    times = compare(programs, rounds=25 if device == "cuda" else 7)
     records = []
     for name, model in models.items():
         record = {
             "model": label,
             "step": name,
-            "latency_ms": median[name] * 1e3,
-            "speedup": median["float"] / median[name],
+            "latency_ms": times[name].median * 1e3,
+            "speedup": times["float"].median / times[name].median,
             "first_call_s": first[name],
             "mib": size_of(model) / 2**20,
-            "change_of_output": float((outputs[name] - exact).norm() / exact.norm()),
+            "change_of_output": times[name].error,
         }
         if device == "cuda" and not name.endswith("compiled"):
             record["gpu_mib"] = resident_on_gpu(model) / 2**20

@@ -18,15 +18,15 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import record
 import torch
+from measuring import record
+from measuring.progress import Stopwatch
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "export.json"
@@ -255,7 +255,7 @@ def row(name: str, targets: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for target in (t for t in targets if applies(t, name)):
         run, config = TARGETS[target]
-        start = time.perf_counter()
+        watch = Stopwatch()
         try:
             with tempfile.TemporaryDirectory() as folder:
                 mg = quantised(name, config)
@@ -265,7 +265,7 @@ def row(name: str, targets: list[str]) -> dict[str, Any]:
             found[target] = {"written": False, "loads": False, "equal": False, "why": words}
             if "-v" in sys.argv:
                 traceback.print_exc()
-        found[target]["seconds"] = round(time.perf_counter() - start, 1)
+        found[target]["seconds"] = round(watch.seconds, 1)
         print(f"{name:32} {target:28} {found[target]}", flush=True)
     return found
 
@@ -273,14 +273,17 @@ def row(name: str, targets: list[str]) -> dict[str, Any]:
 # -- size, time and memory -------------------------------------------------------------------
 
 CHILD = """
-import re, sys, time, json
+import re, sys, json
+*asked, bench = sys.argv[1:]
+sys.path.append(bench)
 import torch, transformers
 import chop.export.huggingface
+from measuring.checked import is_sound, once
 
 def mib(name):
     return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
 
-folder, kind = sys.argv[1:]
+folder, kind = asked
 options = {}
 if kind == "on load":
     four = {"name": "mxint", "weight_width": 4, "data_in_width": "NA", "bias_width": "NA"}
@@ -290,12 +293,16 @@ ids = torch.arange(64).reshape(1, 64)
 torch.ones(64, 64) @ torch.ones(64, 64)
 open("/proc/self/clear_refs", "w").write("5")  # the peak counts from here
 before = mib("VmRSS")
-start = time.perf_counter()
-model = transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
-seconds = time.perf_counter() - start
-loading = mib("VmHWM") - before
-with torch.inference_mode():
-    model(ids)
+def load():
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
+
+def is_right(model):
+    global loading
+    loading = mib("VmHWM") - before
+    with torch.inference_mode():
+        return is_sound(model(ids).logits)
+
+seconds = once("load", load, is_right).seconds
 peaks = {"loading_peak_mib": loading, "peak_mib": mib("VmHWM") - before}
 print(json.dumps({"seconds": seconds, **peaks}))
 """
@@ -326,7 +333,7 @@ def memory() -> dict[str, Any]:
         found: dict[str, Any] = {"claimed_bits": 4.25, "bits": report.bits}
         for kind, folder in folders.items():
             size = sum(f.stat().st_size for f in folder.iterdir()) / 2**20
-            program = [sys.executable, "-c", CHILD, str(folder), kind]
+            program = [sys.executable, "-c", CHILD, str(folder), kind, str(ROOT / "bench")]
             done = subprocess.run(program, capture_output=True, text=True, check=True)
             found[kind] = {"file_mib": size, **json.loads(done.stdout.splitlines()[-1])}
     for key in ("file_mib", "peak_mib", "seconds"):

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 import transformers
-from record import save_section
+from measuring.record import save_section
 
 sys.path.append(str(Path(__file__).parent / "generation"))
 SECTIONS = {"tokens": "tokens", "cache": "caches", "decode": "decode", "rounded": "rounded"}

@@ -4,20 +4,15 @@ Every variant runs the same step on the same inputs, in turn, round after round,
 machine slows all of them alike. The figure of a variant is its median time; its speed-up is the
 median over rounds of (plain walk / variant).
 
-    python bench/graph.py [--rounds N] [--out FILE]
+    python bench/graph.py [--rounds N]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +25,10 @@ if __name__ == "graph":
 else:
     sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != ROOT / "bench"]
     sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "src")]
+    sys.path.append(str(ROOT / "bench"))
     import digits_graph
+    from measuring.checked import Timed, Times, compare
+    from measuring.record import save
 
     from graph.backward import backward
     from graph.compiler import compile_graph
@@ -39,6 +37,8 @@ else:
     from graph.passes import optimize
 
 BASELINE, TARGET, REQUIRED = "walk", "optimised, compiled", 1.5
+TOLERANCE = 1e-10
+"""Relative error in float64 where sums are taken in another order."""
 GATED = "digits MLP, batch 64"  # the step of the example; the others are for comparison
 
 
@@ -90,44 +90,35 @@ def variants(work: Workload) -> dict[str, Callable[[], object]]:
     }
 
 
-def measure(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds per call of every variant, one of each in every round, after a warm-up."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(-max(3, rounds // 10), rounds):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            if number >= 0:
-                times[name].append(time.perf_counter() - start)
-    return times
+def measure(work: Workload, rounds: int) -> dict[str, Times]:
+    """Compare every variant with the plain walk, then time all of them in turn."""
+    runs = variants(work)
+
+    def values(run: Callable[[], Any]) -> dict[str, Any]:
+        found = run()
+        return {name: np.asarray(found[name]) for name in work.outputs}
+
+    expected = values(runs[BASELINE])
+    programs = {
+        name: Timed(run, expected, TOLERANCE, lambda run=run: values(run))
+        for name, run in runs.items()
+    }
+    return compare(programs, rounds=rounds, warm_up=max(3, rounds // 10))
 
 
 def records(rounds: int) -> Iterator[dict[str, Any]]:
     """One record per workload and variant."""
     for title, make in WORKLOADS.items():
-        work = make()
-        times = measure(variants(work), rounds)
-        for name, seconds in times.items():
-            ratios = [a / b for a, b in zip(times[BASELINE], seconds, strict=True)]
+        times = measure(make(), rounds)
+        for name, each in times.items():
+            ratios = times[BASELINE].ratios(each)
             yield {
                 "workload": title,
                 "variant": name,
-                "microseconds": round(statistics.median(seconds) * 1e6, 1),
+                "microseconds": round(each.median * 1e6, 1),
                 "speedup": round(statistics.median(ratios), 2),
                 "rounds": rounds,
             }
-
-
-def machine() -> dict[str, Any]:
-    """Where and with what the figures were taken."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": "python " + " ".join(["bench/graph.py", *sys.argv[1:]]),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
-        "threads": os.environ.get("OMP_NUM_THREADS", "default"),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -143,17 +134,10 @@ def main() -> int:
     """Measure, write the results, and fail if the speed-up is too small."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=ROOT / "bench/results/graph.json")
     options = parser.parse_args()
     rows = list(records(options.rounds))
-    about = machine()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(
-        {**about, "required": REQUIRED, "results": rows}, indent=2, ensure_ascii=False
-    )
-    options.out.write_text(text + "\n", encoding="utf-8")
     print(table(rows))
-    print(", ".join(f"{key} {value}" for key, value in about.items()))
+    print(save("graph", {"required": REQUIRED, "rows": rows}))
     (gated,) = (r for r in rows if (r["workload"], r["variant"]) == (GATED, TARGET))
     verdict = "met" if gated["speedup"] >= REQUIRED else "missed"
     print(f"required {REQUIRED}× on {GATED}: {verdict} with {gated['speedup']}×")

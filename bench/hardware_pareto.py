@@ -24,7 +24,6 @@ import json
 import multiprocessing
 import shutil
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,9 @@ from typing import Any
 import numpy as np
 import torch
 from area_rows import luts_of
-from loading import load
-from record import save
+from measuring.loading import load
+from measuring.progress import Deadline, Stopwatch
+from measuring.record import save
 from tabulate import tabulate
 from torch import Tensor, nn
 
@@ -134,7 +134,7 @@ def run_search(name: str, args: argparse.Namespace) -> None:
     from chop.search.costs import direction_of_cost
 
     made = make_evaluator(name, args.folder)
-    started = time.perf_counter()
+    watch = Stopwatch()
     result = search(
         made.space,
         made,
@@ -148,7 +148,7 @@ def run_search(name: str, args: argparse.Namespace) -> None:
         on_progress=ProgressBar(),
     )
     result.save(args.folder / name)
-    told = {"seconds": time.perf_counter() - started, "size": made.space.size}
+    told = {"seconds": watch.seconds, "size": made.space.size}
     (args.folder / name / "search.json").write_text(json.dumps(told))
 
 
@@ -254,10 +254,10 @@ def route_one(job: tuple[Path, int]) -> dict[str, Any]:
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(place / "hardware", copy)
     stages = json.loads((place / "point.json").read_text())["stages"]
-    started = time.perf_counter()
+    watch = Stopwatch()
     options = RouteOptions((seed,), TARGET_MHZ, False)
     told = records(route(copy, read_interface(copy), PART, options, stages=stages))
-    told |= {"seconds": time.perf_counter() - started, "bitstream": Path(told["bitstream"]).name}
+    told |= {"seconds": watch.seconds, "bitstream": Path(told["bitstream"]).name}
     (place / f"routed{seed}.json").write_text(json.dumps(told, indent=1))
     shutil.rmtree(copy)
     print(place.parent.name, place.name, seed, told["mhz"], told["used"], flush=True)
@@ -270,10 +270,10 @@ def run_route(names: Sequence[str], args: argparse.Namespace) -> None:
     jobs = [(place, seed) for place, seed in jobs if (place / "point.json").exists()]
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         waiting = [pool.apply_async(route_one, (job,)) for job in jobs]
-        deadline = time.monotonic() + args.limit
+        deadline = Deadline(args.limit)
         for job, each in zip(jobs, waiting, strict=True):
             try:
-                each.get(max(deadline - time.monotonic(), 0.1))
+                each.get(max(deadline.left, 0.1))
             except multiprocessing.TimeoutError:
                 print(f"{job[0]} seed {job[1]}: not within {args.limit} s", flush=True)
             except Exception as error:  # the other designs are worth their rows

@@ -33,13 +33,13 @@ import copy
 import math
 import resource
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from loading import load
-from record import save_section
+from measuring.checked import once
+from measuring.loading import load
+from measuring.record import save_section
 from torch import Tensor, nn
 from transformer_digits import (
     VIT_WIDTHS,
@@ -82,14 +82,16 @@ def measure_design(
 ) -> dict[str, Any]:
     """All inputs through golden integers and RTL, and the cycles of both models."""
     design = lowered.design
-    started = time.perf_counter()
-    emit(design, directory)
-    emitted = time.perf_counter()
-    simulator = Simulator(design, directory)
-    built = time.perf_counter()
+    emitted = once("emit", lambda: emit(design, directory), lambda _: not lint(directory))
+    built = once("build", lambda: Simulator(design, directory), bool)
+    simulator = built.result
     codes = lowered.encode(*inputs)
-    verdict = simulator.run(codes, jobs=1).require_exact()
-    simulated = time.perf_counter()
+    run = once(
+        "simulate",
+        lambda: simulator.run(codes, jobs=1),
+        lambda verdict: verdict.require_exact(),  # raises if a value differs
+    )
+    verdict = run.result
     (outputs,) = lowered.decode(verdict.outputs)
     with torch.no_grad():
         software = graph.model(*inputs)
@@ -103,7 +105,7 @@ def measure_design(
         "values_compared": verdict.compared,
         "values_exact": verdict.compared - verdict.mismatches,
         "values_equal_to_pytorch": int((outputs.float() == software).sum()),
-        "lint": lint(directory) or "clean",
+        "lint": "clean",  # else `once` raises
         "cycles": verdict.cycles,
         "bound": design.cycles(),
         "interval": interval(design),
@@ -116,10 +118,10 @@ def measure_design(
             _as_predicted(simulator, lowered, {n: c[:tensors] for n, c in codes.items()}, stalls)
             for stalls in (NO_STALLS, Stalls(0.7, 0.6, 5))
         ],
-        "emit_seconds": emitted - started,
-        "build_seconds": built - emitted,
-        "simulate_seconds": simulated - built,
-        "simulated_cycles_per_second": round(verdict.cycles / (simulated - built)),
+        "emit_seconds": emitted.seconds,
+        "build_seconds": built.seconds,
+        "simulate_seconds": run.seconds,
+        "simulated_cycles_per_second": round(verdict.cycles / run.seconds),
     }
 
 
@@ -134,15 +136,15 @@ def _as_predicted(simulator: Simulator, lowered: Lowered, few: Any, stalls: Stal
 
 def cells(directory: Path) -> dict[str, Any]:
     """Yosys' count for 7-series."""
-    started = time.perf_counter()
-    area = synthesize(directory)
+    run = once("synthesise", lambda: synthesize(directory), lambda area: area.lut > 0)
+    area = run.result
     return {
         "lut": area.lut,
         "ff": area.ff,
         "dsp": area.dsp,
         "lutram": area.lutram,
         "bram": area.bram,
-        "seconds": time.perf_counter() - started,
+        "seconds": run.seconds,
     }
 
 
@@ -167,14 +169,13 @@ def folding(graph: MaseGraph, cycles: int, most: int) -> DesignSpec:
 def measure_vit(args: argparse.Namespace, scratch: Path, lanes: int = 2) -> dict[str, Any]:
     """From training to cells."""
     graph, data, told = trained_vit(args.trained)
-    started = time.perf_counter()
-    lowered = lower(graph, DesignSpec(lanes))
-    lowering = time.perf_counter() - started
-    agreement = verify(graph, lowered, data.test_images)
+    lowering = once("lower", lambda: lower(graph, DesignSpec(lanes)), bool)
+    lowered = lowering.result
+    agreement = verify(graph, lowered, data.test_images)  # raises if a value differs
     found = measure_design(graph, lowered, (data.test_images,), scratch)
     return {
         "accuracy": told,
-        "lower_seconds": lowering,
+        "lower_seconds": lowering.seconds,
         "verified_values": agreement.values,
         **found,
         "xc7": cells(scratch),
@@ -292,16 +293,16 @@ def _measured(
     weights: str = "memory",
     lanes: DesignSpec | None = None,
 ) -> dict[str, Any]:
-    started = time.perf_counter()
-    lowered = lower(graph, lanes or folding(graph, cycles=512, most=32), weights=weights)
-    lowering = time.perf_counter() - started
+    spec = lanes or folding(graph, cycles=512, most=32)
+    lowering = once("lower", lambda: lower(graph, spec, weights=weights), bool)
+    lowered = lowering.result
     few = tuple(x[:4] for x in inputs)
     agreement = verify(graph, lowered, few, is_generated=False)
     return {
         "length": inputs[0].shape[1],
         "padding_tokens": int(inputs[1].sum()),
         "weight_ports": {n: lowered.design.inputs[n].beat_width for n in lowered.design.sent},
-        "lower_seconds": lowering,
+        "lower_seconds": lowering.seconds,
         "verified_values": agreement.values,
         **measure_design(graph, lowered, inputs, scratch),
     }
@@ -382,14 +383,20 @@ def measure_folding(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     asked = [(for_budget, multipliers) for multipliers in (1000, 400, 100, 60)]
     found = {}
     for choose, number in (*asked, (for_target, 16384)):
-        started, by_clock = time.process_time(), time.perf_counter()
-        chosen = choose(graph, number)
+        run = once(
+            choose.__name__,
+            lambda choose=choose, number=number: choose(graph, number),
+            lambda chosen, most=number, is_budget=choose is for_budget: (
+                (chosen.multipliers if is_budget else chosen.cycles) <= most
+            ),
+        )
+        chosen = run.result
         found[f"{choose.__name__}_{number}"] = {
             "cycles": chosen.cycles,
             "multipliers": chosen.multipliers,
             "share_layers": chosen.share_layers,
-            "cpu_seconds": time.process_time() - started,
-            "seconds": time.perf_counter() - by_clock,
+            "cpu_seconds": run.processor_seconds,
+            "seconds": run.seconds,
         }
     return found
 

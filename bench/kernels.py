@@ -7,8 +7,9 @@
 Sections: unpack (against a copy), linear and int8 (against torch's linear), attention (fused
 against written out), memory (what loading a model adds to the process), end_to_end (BERT-base,
 float to packed and fused), sweep, cuts, cuts4 and tiles (configurations of the GPU kernels).
+Every program is first compared with the reference in float64 on the tensors that are timed.
 Programs of a section alternate, so that a busy moment hits all of them. Results go to
-bench/results/kernels_<device>.json after each section; a section that fails is reported and the
+bench/results/kernels_<device>.json after each section. A section that fails is reported and the
 others run.
 
 Add a section: a function from the device to records, and its row in `SECTIONS`.
@@ -17,15 +18,14 @@ Add a section: a function from the device to records, and its row in `SECTIONS`.
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import itertools
 import math
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,7 +33,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from record import save_section
+from measuring.checked import Timed, Times, compare
+from measuring.progress import Stopwatch
+from measuring.record import save_section
 from torch import Tensor
 
 from chop.kernels import (
@@ -43,12 +45,13 @@ from chop.kernels import (
     QLinearPacked,
     pack,
     packed_linear,
+    reference,
     scaled_dot_product_attention,
     unpack,
 )
 
 Records = list[dict[str, Any]]
-Programs = Mapping[str, Callable[[], object]]
+Programs = Mapping[str, Timed]
 SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))
 """Rows and columns of the weight: the square one, and both orders of the wide one."""
 TARGETS = {"cpu": {1: 0.5}, "cuda": {1: 0.65, 4: 0.65, 16: 0.65, 256: 1.1}}
@@ -59,56 +62,30 @@ SQUARE_TARGETS = {"cpu": {1: 0.5}, "cuda": {1: 1.0, 4: 1.0, 16: 1.0, 256: 1.1}}
 """The same at 4096 x 4096, where starting a kernel counts for more."""
 COLD_BYTES = 600 << 20
 """Weights that are cycled through, so that none is in a cache when its turn comes."""
+SHORT_CLOCK = {"cpu": "wall", "cuda": "graph"}
+"""Clock of a short program by device: on a GPU without launch gaps."""
+ERRORS = {torch.float32: 1e-5, torch.bfloat16: 2**-8}
+"""Relative error of a product or of attention by the type of its result, against float64."""
+ERROR_8_BITS = 0.02
+"""The same where activations are rounded to 8 bits with one scale per row."""
+ERRORS_OF_BERT = {"float": 1e-4, "fused": 1e-4, "packed": 0.1, "fused and packed": 0.1}
+"""The same for the logits of BERT-base: MXINT8 weights over 12 layers."""
 CONFIG_NAMES = ("block_m", "block_n", "block_k", "warps", "stages", "per_sm")
 
 
-# -- timing ----------------------------------------------------------------------------------
+# -- references ----------------------------------------------------------------------------------
 
 
-def alternate(programs: Programs, repeats: int) -> dict[str, list[float]]:
-    """Seconds of each call, its work on a GPU included; programs take turns after a warm-up."""
-    times: dict[str, list[float]] = {name: [] for name in programs}
-    for i in range(repeats + 2):
-        for name, program in programs.items():
-            _finish_gpu()
-            start = time.perf_counter()
-            program()
-            _finish_gpu()
-            if i >= 2:
-                times[name].append(time.perf_counter() - start)
-    return times
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x times the transposed weight in float64: the reference of every linear layer."""
+    return F.linear(x.double(), weight.double())
 
 
-def _finish_gpu() -> None:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
-def on_gpu(calls: list[Callable[[], object]], replays: int = 15) -> list[float]:
-    """Seconds per call of calls captured one after the other: no launch gaps, no warm cache."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for call in calls[:2]:
-            call()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for call in calls:
-                call()
-        times = []
-        for _ in range(replays + 2):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record(stream)
-            graph.replay()
-            end.record(stream)
-            end.synchronize()
-            times.append(begin.elapsed_time(end) * 1e-3 / len(calls))
-    return times[2:]
-
-
-def summary(times: list[float]) -> dict[str, float]:
-    low, high = min(times), max(times)
-    return {"median_us": statistics.median(times) * 1e6, "min_us": low * 1e6, "max_us": high * 1e6}
+def plain(packed: PackedTensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the weights by their definition, not by a kernel."""
+    parts = (packed.codes.cpu(), packed.scales.cpu())
+    weight = reference.unpack(*parts, packed.format, packed.group_size, packed.columns, dtype)
+    return weight.to(packed.codes.device)
 
 
 def copies(make: Callable[[], Any], size: int) -> list[Any]:
@@ -127,16 +104,15 @@ def bench_unpack(device: str) -> Records:
     for format in PACKED_FORMATS:
         packed = pack(weight, format)
         moved = packed.nbytes + 2 * weight.numel()
-        source = torch.empty(moved // 2, dtype=torch.uint8, device=device)
+        source = torch.ones(moved // 2, dtype=torch.uint8, device=device)
         programs = {
-            "copy": lambda source=source: source.clone(),
-            "unpack": lambda packed=packed: unpack(packed, torch.bfloat16),
+            "copy": Timed(source.clone, source),
+            "unpack": Timed(
+                lambda packed=packed: unpack(packed, torch.bfloat16), plain(packed, torch.bfloat16)
+            ),
         }
-        if device == "cuda":
-            times = {name: on_gpu([program]) for name, program in programs.items()}
-        else:
-            times = alternate(programs, 9)
-        best = {name: moved / statistics.median(t) for name, t in times.items()}
+        times = compare(programs, rounds=9, clock=SHORT_CLOCK[device])
+        best = {name: moved / each.median for name, each in times.items()}
         records.append(
             {
                 "format": format,
@@ -167,17 +143,18 @@ def bench_linear(device: str) -> Records:
         if is_gpu:
             weight, x = weight.bfloat16(), x.bfloat16()
         packed = {name: pack(weight, name) for name in formats}
-        times = (_gpu_linear if is_gpu else _cpu_linear)(x, weight, packed)
-        base = statistics.median(times["torch"])
+        times = _linear_times(x, weight, packed)
+        base = times["torch"].median
         for name in formats:
             records.append(
                 {
                     "shape": [rows, columns],
                     "batch": batch,
                     "format": name,
-                    **summary(times[name]),
+                    **times[name].spread(),
+                    "error": times[name].error,
                     "torch_us": base * 1e6,
-                    "ratio": statistics.median(times[name]) / base,
+                    "ratio": times[name].median / base,
                     "target": _target(device, rows * columns, batch, name),
                 }
             )
@@ -192,21 +169,21 @@ def _target(device: str, elements: int, batch: int, format: str) -> float | None
     return targets[device].get(batch) if format == "mxint8" else None
 
 
-def _cpu_linear(x: Tensor, weight: Tensor, packed: Mapping[str, PackedTensor]) -> Any:
-    programs: dict[str, Callable[[], object]] = {"torch": lambda: F.linear(x, weight)}
-    programs |= {name: lambda p=p: packed_linear(x, p) for name, p in packed.items()}
-    with torch.no_grad():
-        return alternate(programs, 11)
-
-
-def _gpu_linear(x: Tensor, weight: Tensor, packed: Mapping[str, PackedTensor]) -> Any:
-    weights = copies(weight.clone, weight.nbytes)
-    times = {"torch": on_gpu([lambda w=w: F.linear(x, w) for w in weights])}
-    del weights
+@torch.no_grad()
+def _linear_times(
+    x: Tensor, weight: Tensor, packed: Mapping[str, PackedTensor]
+) -> dict[str, Times]:
+    """Time torch's product and the packed ones; a GPU multiplies with cold copies."""
+    is_gpu, error = x.is_cuda, ERRORS[x.dtype]
+    weights = copies(weight.clone, weight.nbytes) if is_gpu else [weight]
+    programs = {
+        "torch": Timed([lambda w=w: F.linear(x, w) for w in weights], product(x, weight), error)
+    }
     for name, given in packed.items():
-        many = copies(lambda given=given: _copy(given), given.nbytes)
-        times[name] = on_gpu([lambda p=p: packed_linear(x, p) for p in many])
-    return times
+        many = copies(lambda given=given: _copy(given), given.nbytes) if is_gpu else [given]
+        calls = [lambda p=p: packed_linear(x, p) for p in many]
+        programs[name] = Timed(calls, product(x, plain(given)), error)
+    return compare(programs, rounds=15 if is_gpu else 11, clock=SHORT_CLOCK[x.device.type])
 
 
 def _copy(packed: PackedTensor) -> PackedTensor:
@@ -242,16 +219,19 @@ def bench_int8(device: str) -> Records:
         if is_gpu:
             cold = copies(lambda w=weight, c=codes: (w.clone(), c.clone()), codes.nbytes)
         calls = {n: [lambda p=p, c=c: p(*c) for c in cold] for n, p in programs.items()}
+        rounded = product(x, codes.double() * scales.double().reshape(-1, 1))
+        expected = dict.fromkeys(programs, rounded) | {"none": product(x, weight)}
+        errors = dict.fromkeys(programs, ERRORS[dtype]) | {"both": ERROR_8_BITS}
         with torch.no_grad():
-            times = (
-                {name: on_gpu(each, 7) for name, each in calls.items()}
-                if is_gpu
-                else alternate({name: each[0] for name, each in calls.items()}, 7)
+            times = compare(
+                {name: Timed(calls[name], expected[name], errors[name]) for name in programs},
+                clock=SHORT_CLOCK[device],
             )
-        base = statistics.median(times["none"])
+        base = times["none"].median
         for name in list(programs)[1:]:
-            ratio = statistics.median(times[name]) / base
-            row = {"shape": [4096, 4096], "batch": batch, "rounded": name, **summary(times[name])}
+            ratio = times[name].median / base
+            row = {"shape": [4096, 4096], "batch": batch, "rounded": name, **times[name].spread()}
+            row["error"] = times[name].error
             records.append(row | {"torch_us": base * 1e6, "ratio": ratio})
     return records
 
@@ -279,6 +259,7 @@ def bench_sweep(device: str) -> Records:
             x = torch.randn(batch, columns, device=device, dtype=torch.bfloat16)
             packed = pack(torch.randn(rows, columns, device=device))
             many = copies(lambda packed=packed: _copy(packed), packed.nbytes)
+            expected = product(x, plain(packed))
             for config in configs:
                 calls = [
                     lambda p=p, c=config, x=x: run_linear(
@@ -287,15 +268,21 @@ def bench_sweep(device: str) -> Records:
                     for p in many
                 ]
                 try:
-                    times = on_gpu(calls, 7)
-                except Exception as error:  # one configuration may not fit; the others count
+                    times = _time_alone(str(config), calls, expected)
+                except RuntimeError as error:  # one configuration may not fit; the others count
                     print(f"sweep {config}: {type(error).__name__}")
                     continue
                 settings = {name: getattr(config, name) for name in CONFIG_NAMES}
                 records.append(
-                    {"shape": [rows, columns], "batch": batch, **settings, **summary(times)}
+                    {"shape": [rows, columns], "batch": batch, **settings, **times.spread()}
                 )
     return sorted(records, key=lambda r: (r["batch"], r["shape"], r["median_us"]))
+
+
+def _time_alone(name: str, calls: list[Callable[[], Tensor]], expected: Tensor) -> Times:
+    """Time one configuration of a kernel on the GPU, after its check."""
+    program = Timed(calls, expected, ERRORS[torch.bfloat16])
+    return compare({name: program}, clock="graph")[name]
 
 
 def bench_cuts(device: str) -> Records:
@@ -350,6 +337,7 @@ def _compare_cuts(
         x = torch.randn(batch, columns, device="cuda", dtype=torch.bfloat16)
         packed = pack(torch.randn(rows, columns, device="cuda"), format)
         many = copies(lambda packed=packed: _copy(packed), packed.nbytes)
+        expected = product(x, plain(packed))
         for chosen in cuts:
             cut = chosen if chosen.batch else dataclasses.replace(chosen, batch=batch)
             calls = [
@@ -358,7 +346,7 @@ def _compare_cuts(
                 )
                 for p in many
             ]
-            times = summary(on_gpu(calls, 7))
+            times = _time_alone(str(cut), calls, expected).spread()
             records.append({"shape": [rows, columns], "rows of x": batch, "cut": str(cut), **times})
     return sorted(records, key=lambda r: (r["rows of x"], r["shape"], r["median_us"]))
 
@@ -372,21 +360,16 @@ def bench_host(device: str) -> Records:
     layers: dict[str, torch.nn.Module] = {"torch": linear}
     layers |= {name: QLinearPacked.from_linear(linear, name) for name in PACKED_FORMATS}
     x = torch.randn(1, 256, device=device, dtype=torch.bfloat16)
-    times: dict[str, list[float]] = {name: [] for name in layers}
+    weights = {name: plain(pack(linear.weight.data, name)) for name in PACKED_FORMATS}
+    weights["torch"] = linear.weight
+    programs = {
+        name: Timed(lambda layer=layer: layer(x), product(x, weights[name]), ERRORS[torch.bfloat16])
+        for name, layer in layers.items()
+    }
     with torch.no_grad():
-        for _ in range(15):
-            for name, layer in layers.items():
-                for _ in range(50):
-                    layer(x)
-                _finish_gpu()
-                start = time.perf_counter()
-                for _ in range(200):
-                    layer(x)
-                times[name].append((time.perf_counter() - start) / 200)
-                _finish_gpu()
-    base = statistics.median(times["torch"])
+        times = compare(programs, rounds=15, clock="host")
     return [
-        {"layer": name, **summary(each), "ratio": statistics.median(each) / base}
+        {"layer": name, **each.spread(), "ratio": each.median / times["torch"].median}
         for name, each in times.items()
     ]
 
@@ -411,15 +394,24 @@ def bench_decode_attention(device: str) -> Records:
         def ours(q: Tensor = q, k: Tensor = k, v: Tensor = v, options: Any = options) -> Tensor:
             return scaled_dot_product_attention(q, k, v, **options)
 
-        times = {"torch": on_gpu([torchs] * 20), "ours": on_gpu([ours] * 20)}
-        base = statistics.median(times["torch"])
+        expected = F.scaled_dot_product_attention(
+            q.double(), *(x.double().repeat_interleave(4, 1) for x in (k, v)), mask
+        )
+        programs = {"torch": torchs, "ours": ours}
+        times = compare(
+            {n: Timed([p] * 20, expected, ERRORS[torch.bfloat16]) for n, p in programs.items()},
+            rounds=15,
+            clock="graph",
+        )
+        base = times["torch"].median
         records.append(
             {
                 "batch": batch,
                 "keys": keys,
-                **summary(times["ours"]),
+                **times["ours"].spread(),
+                "error": times["ours"].error,
                 "torch_us": base * 1e6,
-                "ratio": statistics.median(times["ours"]) / base,
+                "ratio": times["ours"].median / base,
             }
         )
     return records
@@ -465,11 +457,14 @@ def bench_attention(device: str) -> Records:
             ),
         }
         with torch.no_grad():
-            if device == "cuda":
-                times = {name: on_gpu([p] * 20) for name, p in programs.items()}
-            else:
-                times = alternate(programs, 7 * 512 // length)  # short ones vary more
-        median = {name: statistics.median(t) for name, t in times.items()}
+            expected = merge(written_out(q.double(), k.double(), v.double(), mask.double(), 0.125))
+            count = 20 if device == "cuda" else 1
+            times = compare(
+                {n: Timed([p] * count, expected, ERRORS[dtype]) for n, p in programs.items()},
+                rounds=15 if device == "cuda" else 7 * 512 // length,  # short ones vary more
+                clock=SHORT_CLOCK[device],
+            )
+        median = {name: each.median for name, each in times.items()}
         records.append(
             {
                 "tokens": length,
@@ -541,8 +536,6 @@ def _resident() -> int:
 
 def bench_end_to_end(device: str) -> Records:
     """BERT-base with random weights: the float model, fused, packed, both; time and memory."""
-    import copy
-
     import transformers
 
     import chop.passes as passes
@@ -586,18 +579,29 @@ def _forward_records(
     graphs: Mapping[str, torch.nn.Module], inputs: Mapping[str, Tensor]
 ) -> Records:
     """Each model's forward on `inputs`, launches included, against the first's."""
-    programs = {name: lambda m=m: m(**inputs) for name, m in graphs.items()}
-    outputs = {name: program().logits.float() for name, program in programs.items()}
-    times = alternate(programs, 25 if torch.cuda.is_initialized() else 5)
-    first, expected = statistics.median(times["float"]), outputs["float"]
+    is_gpu = inputs["input_ids"].is_cuda
+    exact = copy.deepcopy(graphs["float"]).double()
+    expected = exact(**inputs).logits
+    least = 0.02 if is_gpu else 0.0  # bfloat16 over 12 layers
+    programs = {
+        name: Timed(
+            lambda m=m: m(**inputs),
+            expected,
+            max(ERRORS_OF_BERT[name], least),
+            lambda m=m: m(**inputs).logits,
+        )
+        for name, m in graphs.items()
+    }
+    times = compare(programs, rounds=25 if is_gpu else 5)
+    first = times["float"].median
     return [
         {
             "tokens": list(inputs["input_ids"].shape),
             "model": name,
-            **summary(times[name]),
-            "speedup": first / statistics.median(times[name]),
+            **times[name].spread(),
+            "speedup": first / times[name].median,
             "mib": _size(graphs[name]) / 2**20,
-            "error": float((outputs[name] - expected).norm() / expected.norm()),
+            "error": times[name].error,
         }
         for name in programs
     ]
@@ -648,7 +652,8 @@ def show(name: str, records: Records) -> None:
         print("  " + "  ".join(cells))
 
 
-def main() -> None:
+def main() -> int:
+    """Run the sections; return 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--section", action="append", choices=tuple(SECTIONS))
@@ -657,22 +662,25 @@ def main() -> None:
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        return child(*args.child)
+        child(*args.child)
+        return 0
     torch.set_num_threads(args.threads)
     if args.device == "cuda" and not args.skip_check:
         check_kernels()
     chosen = args.section or [n for n, (devices, _) in SECTIONS.items() if args.device in devices]
+    failed = 0
     for name in chosen:
-        start = time.perf_counter()
+        watch = Stopwatch()
         try:
             records = SECTIONS[name][1](args.device)
         except Exception:  # the other sections are still worth having
             print(f"\n{name} failed:\n{traceback.format_exc()}")
+            failed += 1
             continue
         save_section(f"kernels_{args.device}", name, records)
-        show(f"{name} ({time.perf_counter() - start:.0f} s)", records)
-    return None
+        show(f"{name} ({watch.seconds:.0f} s)", records)
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

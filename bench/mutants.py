@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ sys.path.append(sys.path.pop(0))  # bench/graph.py must not stand for the packag
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "hw"))
 
+from measuring.progress import Stopwatch  # noqa: E402
+from measuring.record import RESULTS, save_section  # noqa: E402
 from mutation_run import GROUPS, Result, campaign  # noqa: E402
-from record import RESULTS, save_section  # noqa: E402
 
 COUNTED = ("tried", "noticed", "without_effect")
 
@@ -41,10 +41,10 @@ def counts(result: Result) -> dict[str, Any]:
 def main(names: list[str]) -> None:
     """Run the groups `names`, or all, and record the counts of each when it ends."""
     for name in names or GROUPS:
-        start = time.monotonic()
+        watch = Stopwatch()
         with tempfile.TemporaryDirectory() as folder:
             found = counts(campaign(GROUPS[name], Path(folder)))
-        found["seconds"] = round(time.monotonic() - start)
+        found["seconds"] = round(watch.seconds)
         print(name, found, flush=True)
         record(name, found)
 

@@ -10,7 +10,6 @@ to the first of a few small models whose names fit, and the model run.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import RESULTS, provenance
+from measuring.record import provenance, read_section, save_section
 from torch import nn
 from transformers import AutoModelForSequenceClassification, LlamaConfig
 
@@ -33,8 +32,6 @@ from chop.passes import quantize_transform_pass
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "compat" / "old_programs"
-SAFE = RESULTS / "safe.json"
-COMMAND = "python bench/old_programs.py --configs FOLDER"
 ABOUT = "programs of ours that call what its tutorials and labs call; the tables of its TOML files"
 
 
@@ -152,16 +149,14 @@ def main() -> None:
         tables = {name: table for name, table in settings.items() if table is not None}
         loaded = {name: loads(table) for name, table in tables.items()}
         counts |= {"quantise_tomls": len(tables), "quantise_tomls_loaded": sum(loaded.values())}
-        counts["quantise_tomls_counted"] = provenance()["date"]
+        counts["quantise_tomls_counted"] = provenance("safe")["date"]
         print(*(name for name, is_loaded in loaded.items() if not is_loaded), sep="\n")
     print(counts)
-    sections = json.loads(SAFE.read_text()) if SAFE.is_file() else {}
-    before = sections.get("old_programs", {})
-    if "quantise_tomls" in before:  # those were counted then, unless they are counted now
-        before.setdefault("quantise_tomls_counted", before["date"])
-    facts = {**provenance(), "command": COMMAND, "about": ABOUT}
-    sections["old_programs"] = {**before, **facts, **counts}
-    SAFE.write_text(json.dumps(sections, indent=2) + "\n")
+    if given.configs is not None:  # the folder of this machine means nothing elsewhere
+        sys.argv = ["FOLDER" if word == str(given.configs) else word for word in sys.argv]
+    before = read_section("safe", "old_programs")
+    kept = {name: count for name, count in before.items() if name.startswith("quantise_tomls")}
+    print(save_section("safe", "old_programs", {**kept, **counts, "about": ABOUT}))
 
 
 if __name__ == "__main__":

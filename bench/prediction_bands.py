@@ -16,7 +16,7 @@ from collections import defaultdict
 from typing import Any
 
 from area_designs import DESIGNS
-from record import RESULTS
+from measuring.record import RESULTS
 
 from chop.hw.flow.predict import predict
 from chop.hw.flow.predict.bands import BANDS, QUANTITIES

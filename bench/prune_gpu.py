@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-import statistics
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,7 +26,9 @@ sys.path.append(sys.path.pop(0))  # this folder last: its graph.py is not the pa
 import torch
 import torch.nn.functional as F
 import transformers
-from record import save_section
+from measuring.checked import Timed, Times, compare, is_sound, once
+from measuring.progress import Deadline, Stopwatch
+from measuring.record import save_section
 from torch import Tensor, nn
 
 from chop import MaseGraph
@@ -36,10 +36,11 @@ from chop.nn.modules.semi_structured import SemiStructuredLinear
 from chop.passes import pack_semi_structured_transform_pass, prune_transform_pass
 
 Records = list[dict[str, Any]]
-Programs = Mapping[str, Callable[[], object]]
 SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))
 """Outputs and inputs of the weight."""
 ROWS = (256, 1024, 4096)
+TOLERANCE = 0.05
+"""Relative error of bfloat16 over 4 layers."""
 LINEAR_TARGET, MODEL_TARGET = 1.3, 1.7
 COLD_BYTES = 400 << 20
 """Weights that are cycled through, so that none is in a cache when its turn comes."""
@@ -57,70 +58,17 @@ CHANNELS = {
 }
 
 
-# -- timing ----------------------------------------------------------------------------------
-
-
-def captured(calls: list[Callable[[], object]]) -> Callable[[], object]:
-    """The calls as one CUDA graph, which replays them without gaps."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for call in calls:
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for call in calls:
-            call()
-    return graph.replay
-
-
-def alternate(programs: Programs, device: str, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each program, taken in turns after two rounds that do not count."""
-    times: dict[str, list[float]] = {name: [] for name in programs}
-    for number in range(rounds + 2):
-        for name, program in programs.items():
-            seconds = timed(program, device)
-            if number >= 2:
-                times[name].append(seconds)
-    return times
-
-
-def timed(program: Callable[[], object], device: str) -> float:
-    """Seconds of one call, by events on a GPU."""
-    if device == "cpu":
-        start = time.perf_counter()
-        program()
-        return time.perf_counter() - start
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    begin.record()
-    program()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) * 1e-3
-
-
-def spread(times: list[float], calls: int = 1) -> dict[str, float]:
-    """Median, least and most, in microseconds a call."""
-    return {
-        "median_us": statistics.median(times) * 1e6 / calls,
-        "min_us": min(times) * 1e6 / calls,
-        "max_us": max(times) * 1e6 / calls,
-    }
-
-
 # -- 2:4 weights -----------------------------------------------------------------------------
 
 
-def bench_linear(device: str, is_quick: bool, deadline: float) -> Records:
+def bench_linear(device: str, is_quick: bool, deadline: Deadline) -> Records:
     """The 2:4 layer over torch's dense linear, on the same weights with their zeros."""
     shapes, rows = (((64, 64), (128, 64)), (8,)) if is_quick else (SHAPES, ROWS)
     records = []
     for outputs, inputs in shapes:
         layer = sparse_layer(outputs, inputs, device)
         for count in rows:
-            if time.perf_counter() > deadline:
+            if deadline.is_over:
                 print("  the rest is left out: the limit was reached", flush=True)
                 return records
             records.append(_linear_record(layer, count, device, 3 if is_quick else 21))
@@ -148,52 +96,45 @@ def _linear_record(
 ) -> dict[str, Any]:
     x = torch.randn(rows, layer.in_features, dtype=torch.bfloat16, device=device)
     weight = layer.float_weight()
-    expected, found = F.linear(x, weight).float(), layer(x).float()
+    expected = F.linear(x.double(), weight.double())
     many = 2 if device == "cpu" else max(2, -(-COLD_BYTES // weight.nbytes))
     layers = [copy.deepcopy(layer) for _ in range(many)]
     weights = [weight.clone() for _ in range(many)]
     tuned = [copy.deepcopy(layer) for _ in range(many)]
     algorithms = sorted({str(each.search(rows)) for each in tuned})
-    calls: dict[str, list[Callable[[], object]]] = {
+    calls: dict[str, list[Callable[[], Tensor]]] = {
         "dense": [lambda w=w: F.linear(x, w) for w in weights],
         "2:4": [lambda m=m: m(x) for m in layers],
         "searched": [lambda m=m: m(x) for m in tuned],
     }
-    programs, is_captured, reason = _programs(calls, device)
-    times = alternate(programs, device, rounds)
-    base = statistics.median(times["dense"])
+    programs = {name: Timed(each, expected, TOLERANCE) for name, each in calls.items()}
+    times, reason = _times(programs, device, rounds)
+    base = times["dense"].median
     return {
         "outputs": layer.out_features,
         "inputs": layer.in_features,
         "rows": rows,
-        **{f"dense_{k}": v for k, v in spread(times["dense"], many).items()},
-        **spread(times["searched"], many),
-        "default_speedup": base / statistics.median(times["2:4"]),
-        "speedup": base / statistics.median(times["searched"]),
+        **{f"dense_{k}": v for k, v in times["dense"].spread().items()},
+        **times["searched"].spread(),
+        "default_speedup": base / times["2:4"].median,
+        "speedup": base / times["searched"].median,
         "algorithms": algorithms,
         "target": LINEAR_TARGET,
-        "error": float((found - expected).norm() / expected.norm()),
-        "captured": is_captured,
+        "error": times["searched"].error,
+        "captured": device == "cuda" and not reason,
         **({"not_captured": reason} if reason else {}),
     }
 
 
-def _programs(
-    calls: dict[str, list[Callable[[], object]]], device: str
-) -> tuple[Programs, bool, str]:
-    """Each list of calls as one program: as CUDA graphs if all can be, else one after the other."""
-
-    def in_turn(each: list[Callable[[], object]]) -> Callable[[], object]:
-        return lambda: [call() for call in each]
-
-    if device == "cuda":
-        try:
-            return {name: captured(each) for name, each in calls.items()}, True, ""
-        except RuntimeError as error:  # a backend that allocates while it computes
-            reason = str(error).partition("\n")[0]
-            torch.cuda.synchronize()
-            return {name: in_turn(each) for name, each in calls.items()}, False, reason
-    return {name: in_turn(each) for name, each in calls.items()}, False, ""
+def _times(programs: Mapping[str, Timed], device: str, rounds: int) -> tuple[dict[str, Times], str]:
+    """Time the programs, on a GPU as CUDA graphs; return the reason if they cannot be captured."""
+    if device == "cpu":
+        return compare(programs, rounds=rounds), ""
+    try:
+        return compare(programs, rounds=rounds, clock="graph"), ""
+    except RuntimeError as error:  # a backend that allocates while it computes
+        torch.cuda.synchronize()
+        return compare(programs, rounds=rounds, clock="stream"), str(error).partition("\n")[0]
 
 
 # -- a smaller model -------------------------------------------------------------------------
@@ -230,15 +171,17 @@ def llama(is_quick: bool, device: str) -> nn.Module:
 
 def pruned(graph: MaseGraph) -> tuple[MaseGraph, Records, float]:
     """A copy without half of the heads and channels, what was removed, and the seconds."""
-    small, removed = copy.deepcopy(graph), []
-    start = time.perf_counter()
-    for args in (HEADS, CHANNELS):
-        small, info = prune_transform_pass(small, args)
-        removed += info["structure"]["removed"][:1]
-    return small, removed, time.perf_counter() - start
+    small = copy.deepcopy(graph)
+    took = once(
+        "prune",
+        lambda: [prune_transform_pass(small, args)[1]["structure"] for args in (HEADS, CHANNELS)],
+        lambda structures: all(each["removed"] for each in structures),
+    )
+    removed = [each["removed"][0] for each in took.result]
+    return small, removed, took.seconds
 
 
-def bench_model(device: str, is_quick: bool, deadline: float) -> Records:
+def bench_model(device: str, is_quick: bool, deadline: Deadline) -> Records:
     """The whole model against the pruned one, prefill after prefill."""
     records: Records = []
     for shape in ((1, 8), (2, 8)) if is_quick else PREFILLS:
@@ -247,13 +190,15 @@ def bench_model(device: str, is_quick: bool, deadline: float) -> Records:
         print(f"  pruned in {seconds:.1f} s: {removed}", flush=True)
         ids = torch.randint(0, VOCABULARY, shape, device=device)
         models = {"whole": whole.model, "pruned": small.model}
+        with torch.no_grad():
+            exact = hidden(llama(is_quick, device).float(), ids)
         sizes = [sum(p.numel() for p in m.parameters()) for m in models.values()]
         for mode in ("eager", "compiled") if device == "cpu" else MODES:
             record: dict[str, Any] = {"prefill": list(shape), "mode": mode, "parameters": sizes}
             try:
-                if time.perf_counter() > deadline:
+                if deadline.is_over:
                     raise TimeoutError("left out: the limit was reached")
-                record |= _model_record(models, ids, mode, device, 3 if is_quick else 21)
+                record |= _model_record(models, exact, ids, mode, 3 if is_quick else 21)
             except Exception as error:  # the other way of running is still worth having
                 record["failed"] = f"{type(error).__name__}: {str(error)[:300]}"
                 print(traceback.format_exc())
@@ -268,28 +213,38 @@ def captured_model(is_quick: bool, device: str, batch: int) -> MaseGraph:
     return MaseGraph(llama(is_quick, device), ["input_ids"], {"input_ids": ids})
 
 
+def hidden(model: nn.Module, ids: Tensor) -> Tensor:
+    """Return the last hidden states."""
+    return model(input_ids=ids).last_hidden_state
+
+
 @torch.no_grad()
 def _model_record(
-    models: Mapping[str, nn.Module], ids: Tensor, mode: str, device: str, rounds: int
+    models: Mapping[str, nn.Module], exact: Tensor, ids: Tensor, mode: str, rounds: int
 ) -> dict[str, Any]:
+    """Time the whole model and the pruned one.
+
+    `exact`: hidden states of the plain float32 model, the reference of the whole one. The pruned
+    one is compared with its eager graph, which tests/passes compares with the masked model.
+    """
     torch._dynamo.reset()
+    expected = {"whole": exact, "pruned": hidden(models["pruned"], ids).clone()}
     run: dict[str, Any] = dict(models)
     if mode == "compiled":
         run = {name: torch.compile(m, dynamic=False) for name, m in models.items()}
-    programs: Programs = {name: lambda m=m: m(input_ids=ids) for name, m in run.items()}
-    if mode == "captured":
-        programs = {name: captured([program]) for name, program in programs.items()}
-    start = time.perf_counter()
-    for program in programs.values():
-        program()
-    first = time.perf_counter() - start
-    times = alternate(programs, device, rounds)
-    whole, less = (statistics.median(times[name]) for name in ("whole", "pruned"))
-    ratios = [w / p for w, p in zip(times["whole"], times["pruned"], strict=True)]
+    programs = {
+        name: Timed(lambda m=m: hidden(m, ids), expected[name], TOLERANCE)
+        for name, m in run.items()
+    }
+    calls = [call for program in programs.values() for call in program.calls]
+    first = once("first calls", lambda: [call() for call in calls], is_sound).seconds
+    clock = "graph" if mode == "captured" else "wall"
+    times = compare(programs, rounds=rounds, clock=clock)
+    ratios = times["whole"].ratios(times["pruned"])
     return {
-        **{f"whole_{k}": v for k, v in spread(times["whole"]).items()},
-        **{f"pruned_{k}": v for k, v in spread(times["pruned"]).items()},
-        "speedup": whole / less,
+        **{f"whole_{k}": v for k, v in times["whole"].spread().items()},
+        **{f"pruned_{k}": v for k, v in times["pruned"].spread().items()},
+        "speedup": times["whole"].median / times["pruned"].median,
         "speedup_of_rounds": [min(ratios), max(ratios)],
         "target": MODEL_TARGET,
         "first_calls_seconds": first,
@@ -298,7 +253,7 @@ def _model_record(
 
 # -- the program -----------------------------------------------------------------------------
 
-SECTIONS: dict[str, Callable[[str, bool, float], Records]] = {
+SECTIONS: dict[str, Callable[[str, bool, Deadline], Records]] = {
     "linear": bench_linear,
     "model": bench_model,
 }
@@ -326,10 +281,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, nothing is saved")
     parser.add_argument("--limit", type=float, default=100.0, help="seconds to begin within")
     args = parser.parse_args()
-    deadline = time.perf_counter() + args.limit
+    deadline = Deadline(args.limit)
     missed = 0
     for name in args.section or SECTIONS:
-        start = time.perf_counter()
+        watch = Stopwatch()
         print(f"{name}:", flush=True)
         try:
             records = SECTIONS[name](args.device, args.quick, deadline)
@@ -337,7 +292,7 @@ def main() -> int:
             print(f"{name} failed:\n{traceback.format_exc()}", flush=True)
             missed += 1
             continue
-        seconds = time.perf_counter() - start
+        seconds = watch.seconds
         missed += sum(r.get("speedup", 0.0) < r["target"] for r in records if "target" in r)
         print(f"  {seconds:.0f} s", flush=True)
         if not args.quick:

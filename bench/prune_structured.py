@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import argparse
 import copy
-import statistics
 import sys
-import time
 from typing import Any
 
 sys.path.append(sys.path.pop(0))  # this folder last: its graph.py is not the package
 
 import torch
 import transformers
-from record import save
+from measuring.checked import Timed, once
+from measuring.checked import compare as compare_times
+from measuring.record import save
 from torch import Tensor, nn
 
 from chop import MaseGraph
 from chop.passes import prune_transform_pass
 
 LIMIT = 1.6
+TOLERANCE = 1e-4
+"""Relative error of float32 over 12 layers, against float64."""
 HEADS = {"weight": {"sparsity": 0.5, "granularity": "head"}}
 WIDTH = {
     "weight": {
@@ -47,33 +49,36 @@ def encoder(layers: int) -> MaseGraph:
 def pruned(graph: MaseGraph) -> tuple[MaseGraph, float]:
     """A copy without half of the heads and of the intermediate width, and the time it took."""
     small = copy.deepcopy(graph)
-    start = time.perf_counter()
-    for args in (HEADS, WIDTH):
-        prune_transform_pass(small, args)
-    return small, time.perf_counter() - start
+    took = once(
+        "prune",
+        lambda: [prune_transform_pass(small, args) for args in (HEADS, WIDTH)],
+        lambda _: parameters(small.model, "encoder.") < 0.6 * parameters(graph.model, "encoder."),
+    )
+    return small, took.seconds
 
 
-def seconds(model: nn.Module, inputs: dict[str, Tensor]) -> float:
-    """Wall time of one forward pass."""
-    start = time.perf_counter()
-    model(**inputs)
-    return time.perf_counter() - start
+def in_double(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """Return the output of a copy of the model in float64."""
+    return copy.deepcopy(model).double()(**inputs).last_hidden_state
 
 
 def compare(whole: nn.Module, small: nn.Module, inputs: dict[str, Tensor], rounds: int) -> Any:
     """Times of both models, taken in turns."""
-    times: dict[str, list[float]] = {"whole": [], "pruned": []}
     with torch.inference_mode():
-        for model in (whole, small):
-            model(**inputs)
-        for _ in range(rounds):
-            times["whole"].append(seconds(whole, inputs))
-            times["pruned"].append(seconds(small, inputs))
-    ratios = [w / p for w, p in zip(times["whole"], times["pruned"], strict=True)]
+        programs = {
+            name: Timed(
+                lambda m=model: m(**inputs).last_hidden_state,
+                lambda m=model: in_double(m, inputs),
+                TOLERANCE,
+            )
+            for name, model in (("whole", whole), ("pruned", small))
+        }
+        times = compare_times(programs, rounds=rounds, warm_up=1)
+    ratios = times["whole"].ratios(times["pruned"])
     return {
-        "whole_seconds": statistics.median(times["whole"]),
-        "pruned_seconds": statistics.median(times["pruned"]),
-        "speedup": statistics.median(times["whole"]) / statistics.median(times["pruned"]),
+        "whole_seconds": times["whole"].median,
+        "pruned_seconds": times["pruned"].median,
+        "speedup": times["whole"].median / times["pruned"].median,
         "speedup_of_rounds": [min(ratios), max(ratios)],
     }
 

@@ -4,7 +4,8 @@
     python bench/quantize.py --section cpu --repeats 31
 
 Each section interleaves its programs, so that a busy moment hits all of them, and takes the
-minimum and the median. Results go to bench/results/quantize_<section>.json.
+minimum and the median. Values and gradients are first compared with the definition, bit for bit.
+Results go to bench/results/quantize_<section>.json.
 
 Add a section: a function from `argparse.Namespace` to records, and its row in `SECTIONS`.
 """
@@ -12,17 +13,12 @@ Add a section: a function from `argparse.Namespace` to records, and its row in `
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import platform
-import statistics
-import sys
-import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
+from measuring.checked import Timed, Times, compare
+from measuring.record import save
 from tabulate import tabulate
 from torch import Tensor
 
@@ -44,7 +40,7 @@ from chop.nn.quantizers import (
 from chop.nn.quantizers.quantizer import EVERYWHERE
 
 Records = list[dict[str, Any]]
-Programs = Mapping[str, Callable[[], object]]
+Programs = dict[str, Timed]
 
 FORMATS: dict[str, tuple[Quantizer, float | None]] = {
     "integer 8.4": (Integer(8, 4), 1.5),
@@ -68,20 +64,6 @@ GPU_TARGETS = dict.fromkeys(
     ["integer 8.4", "mxint 8", "block_fp 8", "minifloat_ieee e4m3", "minifloat_denorm e4m3"], 0.9
 )
 """The share of the copy bandwidth that a format must reach."""
-QUEUED = 16
-"""Runs timed together on a GPU."""
-
-
-def interleave(programs: Programs, repeats: int) -> dict[str, list[float]]:
-    """Seconds of each run of each program; the first round, which warms up, is dropped."""
-    seconds: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(repeats + 1):
-        for name, program in programs.items():
-            start = time.perf_counter()
-            kept = program()
-            seconds[name].append(time.perf_counter() - start)
-            del kept  # freed outside the clock, for the copy and the formats alike
-    return {name: times[1:] for name, times in seconds.items()}
 
 
 def cpu(options: argparse.Namespace) -> Records:
@@ -96,7 +78,7 @@ def cpu(options: argparse.Namespace) -> Records:
     x = torch.randn(options.size, options.size)
     gradient = torch.randn_like(x)
     clipped = torch.where(torch.rand_like(x) < CLIPPED_SHARE, 1e30 * x.sign(), x)
-    programs: dict[str, Callable[[], object]] = {"clone": x.clone}
+    programs: Programs = {"clone": Timed(x.clone, x)}
     targets: dict[str, float | None] = {"clone": None}
     for name, (quantizer, target) in FORMATS.items():
         programs |= forward_and_backward(name, quantizer, x, gradient)
@@ -105,17 +87,22 @@ def cpu(options: argparse.Namespace) -> Records:
             added = forward_and_backward(f"{name}, clipped", quantizer, clipped, gradient)
             programs |= added
             targets |= dict.fromkeys(added)
-    return ratios(interleave(programs, options.repeats), "clone", targets)
+    return ratios(compare(programs, rounds=options.repeats, warm_up=1), "clone", targets)
 
 
-def forward_and_backward(
-    name: str, quantizer: Quantizer, x: Tensor, gradient: Tensor
-) -> dict[str, Callable[[], object]]:
-    """The two programs of a format on the values of `x`."""
+def forward_and_backward(name: str, quantizer: Quantizer, x: Tensor, gradient: Tensor) -> Programs:
+    """Return the two programs of a format on the values of `x`, with their definitions."""
     leaf = x.detach().requires_grad_()
+
+    def backward() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(quantizer(leaf), leaf, gradient)
+
+    def definition() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(quantizer.surrogate(leaf), leaf, gradient)
+
     return {
-        name: lambda: quantizer(x),
-        f"{name} + backward": lambda: torch.autograd.grad(quantizer(leaf), leaf, gradient),
+        name: Timed(lambda: quantizer(x), lambda: quantizer.quantize(x)),
+        f"{name} + backward": Timed(backward, definition),
     }
 
 
@@ -123,31 +110,26 @@ def calls(options: argparse.Namespace) -> Records:
     """Microseconds of a call on a small weight, where the way to the native code counts."""
     torch.set_num_threads(options.threads)
     x = torch.randn(SMALL_SIZE, SMALL_SIZE)
-    programs: dict[str, Callable[[], object]] = {"clone": x.clone}
+    programs: Programs = {"clone": Timed(x.clone, x)}
     for name, (quantizer, _) in FORMATS.items():
         programs |= forward_and_backward(name, quantizer, x, torch.ones_like(x))
-    seconds = interleave(programs, 20 * options.repeats)
-    return [
-        {"program": name, "min_us": 1e6 * min(t), "median_us": 1e6 * statistics.median(t)}
-        for name, t in seconds.items()
-    ]
+    times = compare(programs, rounds=20 * options.repeats)
+    return [{"program": name, **each.spread()} for name, each in times.items()]
 
 
-def ratios(
-    seconds: Mapping[str, list[float]], base: str, targets: Mapping[str, float | None]
-) -> Records:
-    """A record per program: its times, and their ratios to those of `base`."""
+def ratios(times: Mapping[str, Times], base: str, targets: Mapping[str, float | None]) -> Records:
+    """Return a record per program: its times, and their ratios to those of `base`."""
     records = []
-    for name, times in seconds.items():
-        ratio = min(times) / min(seconds[base])
+    for name, each in times.items():
+        ratio = each.low / times[base].low
         target = targets[name]
         records.append(
             {
                 "program": name,
-                "min_ms": 1e3 * min(times),
-                "median_ms": 1e3 * statistics.median(times),
+                "min_ms": 1e3 * each.low,
+                "median_ms": 1e3 * each.median,
                 "ratio_of_minima": ratio,
-                "ratio_of_medians": statistics.median(times) / statistics.median(seconds[base]),
+                "ratio_of_medians": each.median / times[base].median,
                 "target": target,
                 "is_met": None if target is None else ratio <= target,
             }
@@ -160,50 +142,26 @@ def gpu(options: argparse.Namespace) -> Records:
     are checked against the definition on the CPU."""
     x = torch.randn(2 * options.size, 2 * options.size, device="cuda")
     out = torch.empty_like(x)
-    programs: dict[str, Callable[[], object]] = {"copy": lambda: out.copy_(x)}
-    is_equal = {"copy": True}
+    programs: Programs = {"copy": Timed(lambda: out.copy_(x), x)}
     torch._dynamo.config.recompile_limit = 8 * len(FORMATS)  # one function, compiled for each
     for name, (quantizer, _) in FORMATS.items():
         compiled = torch.compile(quantizer.quantize, fullgraph=True, dynamic=False)
         for label, program in ((name, compiled), (f"{name}, called", quantizer)):
-            is_equal[label] = same_values(program(x).cpu(), quantizer, x.cpu())
-            programs[label] = lambda f=program: f(x)
-    seconds = interleave_on_gpu(programs, options.repeats)
+            programs[label] = Timed(
+                lambda f=program: f(x), lambda q=quantizer: q.quantize(x.cpu()).to(x.device)
+            )
+    times = compare(programs, rounds=options.repeats, warm_up=3, clock="stream")
     moved = 2 * x.numel() * x.element_size()
-    return [bandwidth(name, times, seconds["copy"], moved) | {"is_bit_equal": is_equal[name]}
-            for name, times in seconds.items()]  # fmt: skip
+    return [bandwidth(name, each, times["copy"], moved) for name, each in times.items()]
 
 
-def same_values(y: Tensor, quantizer: Quantizer, x: Tensor) -> bool:
-    """Whether y is what the native code or the definition gives on the CPU."""
-    return torch.equal(y, quantizer(x))
-
-
-def interleave_on_gpu(programs: Programs, repeats: int) -> dict[str, list[float]]:
-    """Seconds of a run by the device's own clock, of `QUEUED` runs in a row; warm-up is dropped.
-
-    Runs are queued so that the time the host takes to launch one hides behind the one before.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(repeats + 3):
-        for name, program in programs.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            for _ in range(QUEUED):
-                program()
-            end.record()
-            torch.cuda.synchronize()
-            seconds[name].append(start.elapsed_time(end) / 1e3 / QUEUED)
-    return {name: times[3:] for name, times in seconds.items()}
-
-
-def bandwidth(name: str, times: list[float], copy: list[float], moved: int) -> dict[str, Any]:
-    """The record of a program that moves as many bytes as the copy does."""
-    share, target = statistics.median(copy) / statistics.median(times), GPU_TARGETS.get(name)
+def bandwidth(name: str, times: Times, copy: Times, moved: int) -> dict[str, Any]:
+    """Return the record of a program that moves as many bytes as the copy does."""
+    share, target = copy.median / times.median, GPU_TARGETS.get(name)
     return {
         "program": name,
-        "median_ms": 1e3 * statistics.median(times),
-        "terabytes_per_second": moved / statistics.median(times) / 1e12,
+        "median_ms": 1e3 * times.median,
+        "terabytes_per_second": moved / times.median / 1e12,
         "share_of_copy": share,
         "target": target,
         "is_met": None if target is None else share >= target,
@@ -218,31 +176,6 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Records]] = {
 NEEDS_CUDA = ("gpu",)
 
 
-def machine() -> dict[str, Any]:
-    """What the figures depend on."""
-    has_cuda = torch.cuda.is_available()
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join([Path(sys.executable).name, *sys.argv]),
-        "machine": platform.machine(),
-        "processor": processor_name(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if has_cuda else None,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "compiler": find_compiler(),
-        "has_native_kernels": kernels.library() is not None,
-    }
-
-
-def processor_name() -> str:
-    """The processor as the system calls it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    named = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
-
-
 def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -251,23 +184,21 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tune-allocator", action="store_true", help="keep freed memory")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     return parser.parse_args()
 
 
 def main() -> None:
     """Run the sections, print a table for each, save the records."""
     options = parse_options()
-    options.out.mkdir(parents=True, exist_ok=True)
     for section in options.section:
         if section in NEEDS_CUDA and not torch.cuda.is_available():
             print(f"{section}: skipped, there is no CUDA device here")
             continue
         records = SECTIONS[section](options)
         print(tabulate(records, headers="keys", floatfmt=".2f"))
-        saved = options.out / f"quantize_{section}.json"
-        saved.write_text(json.dumps({**machine(), "records": records}, indent=1) + "\n")
-        print(f"saved {saved}")
+        settings = {"threads": torch.get_num_threads(), "size": options.size}
+        settings |= {"compiler": find_compiler(), "has_kernels": kernels.library() is not None}
+        print(f"saved {save(f'quantize_{section}', {'settings': settings, 'records': records})}")
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ import json
 import multiprocessing
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from record import save_section
+from measuring.progress import Stopwatch
+from measuring.record import save_section
 
 from chop import toolchain
 
@@ -47,14 +47,14 @@ def main() -> None:
     kept = args.work / f"findings-{_version()}.jsonl"
     known = _kept(kept)
     missing = [seed for seed in wanted if seed not in known]
-    start = time.monotonic()
+    watch = Stopwatch()
     for number, findings in enumerate(_run(missing, args.workers), 1):
         _keep(kept, findings)
         wrong = [f"{f.seed}: {f.reason}" for f in findings if f.outcome in FAULTS]
         print(
             f"{min(number * CHUNK, len(missing))} of {len(missing)}", *wrong, sep="\n", flush=True
         )
-    seconds = time.monotonic() - start
+    seconds = watch.seconds
     found = _kept(kept)
     results = {
         "seeds": [wanted.start, wanted.stop],

@@ -11,11 +11,9 @@ wrong. The counts go to section "passes" of bench/results/right.json.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import multiprocessing
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -25,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import torch
 import zoo
+from measuring.progress import Stopwatch
+from measuring.record import read_section, save_section
 from pass_sequences import State, Verdict, try_all
-from record import RESULTS, provenance
 from sequence_models import MODELS, graph_and_inputs
 from traced_zoo import traced
 
 SECTION = "passes"
-FILE = RESULTS / "right.json"
 DEPTHS = {"triples": 3, "zoo": 2}
 ACROSS_THE_ZOO = ("prune", "quantise", "LoRA", "fuse LoRA", "fuse attention", "pack", "reload")
 """The steps tried over the whole table; `deepcopy` happens before each of them anyway."""
@@ -66,25 +64,22 @@ def record(verdicts: list[Verdict], seconds: float) -> dict[str, Any]:
 
 def save(part: str, models: dict[str, Any]) -> None:
     """Add the models of a part to the section, with its sums; other sections stay."""
-    whole = json.loads(FILE.read_text()) if FILE.exists() else {}
-    parts = whole.get(SECTION, {}).get("parts", {})
+    parts = read_section("right", SECTION).get("parts", {})
     parts[part] = {**parts.get(part, {}), **models}
     counted = [model for each in parts.values() for model in each.values()]
     sums = {key: sum(m[key] for m in counted) for key in ("tried", "right", "refused", "wrong")}
-    whole[SECTION] = {**provenance(), "models": len(counted), **sums, "parts": parts}
-    RESULTS.mkdir(exist_ok=True)
-    FILE.write_text(json.dumps(whole, indent=2) + "\n")
+    save_section("right", SECTION, {"models": len(counted), **sums, "parts": parts})
 
 
 def try_model(part: str, name: str) -> dict[str, Any]:
     """Every sequence over one model."""
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)  # requests that change nothing are part of the plan
-    start = time.perf_counter()
+    watch = Stopwatch()
     torch.manual_seed(0)
     steps = {} if part == "triples" else {"steps": ACROSS_THE_ZOO}
     state = states(part, [name])[name]()
-    return record(try_all(state, DEPTHS[part], **steps), time.perf_counter() - start)
+    return record(try_all(state, DEPTHS[part], **steps), watch.seconds)
 
 
 def run(part: str, wanted: list[str], workers: int) -> int:

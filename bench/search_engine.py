@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.append(sys.path.pop(0))  # this folder last: its graph.py is not the package
 
-from record import save
+from measuring.record import save
 from tabulate import tabulate
 
 from chop.search import Choice, Integer, Progress, Real, Space, TrialContext, search

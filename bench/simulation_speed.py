@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hardware_transformer import trained_vit
-from record import save_section
+from measuring.record import save_section
 
 from chop.hw.lower import Parallelism, lower
 from chop.hw.sim.emit import emit

@@ -13,20 +13,21 @@ import argparse
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 sys.path.append(sys.path.pop(0))  # this folder last: its graph.py is not the package
 
 import torch
 import transformers
-from record import save
+from measuring.checked import Timed, check, compare, in_new_process, once
+from measuring.record import save
 from tabulate import tabulate
 
 import chop.passes as passes
 from chop import MaseGraph
 
+SAME = 1e-5
+"""Relative error of a captured model: its operations are those of the model, fused differently."""
 LIMITS = {"time_ratio": 2.0, "memory_ratio": 1.2, "import_seconds": 0.3, "depth_exponent": 1.15}
 
 
@@ -44,13 +45,6 @@ def capture(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> MaseGrap
     return graph
 
 
-def seconds(function: Callable[[], Any]) -> float:
-    """Wall time of one call."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
 def example(batch: int, length: int) -> dict[str, torch.Tensor]:
     """Token ids and a full mask."""
     ids = torch.randint(0, 30000, (batch, length))
@@ -60,19 +54,31 @@ def example(batch: int, length: int) -> dict[str, torch.Tensor]:
 def time_ratio(batch: int, length: int, rounds: int) -> dict[str, float]:
     """Capture against one forward pass, interleaved; medians."""
     model, inputs = bert(12), example(batch, length)
-    forward, captured = [], []
     with torch.no_grad():
-        model(**inputs)
-        capture(model, inputs)
-        for _ in range(rounds):
-            forward.append(seconds(lambda: model(**inputs)))
-            captured.append(seconds(lambda: capture(model, inputs)))
-    ratio = statistics.median(c / f for c, f in zip(captured, forward, strict=True))
+        expected = model(**inputs).logits
+        programs = {
+            "forward": Timed(
+                lambda: model(**inputs), expected, computes=lambda: model(**inputs).logits
+            ),
+            "capture": Timed(
+                lambda: capture(model, inputs),
+                expected,
+                SAME,
+                lambda: capture(model, inputs).model(**inputs).logits,
+            ),
+        }
+        times = compare(programs, rounds=rounds, warm_up=1)
     return {
-        "forward_seconds": statistics.median(forward),
-        "capture_seconds": statistics.median(captured),
-        "time_ratio": ratio,
+        "forward_seconds": times["forward"].median,
+        "capture_seconds": times["capture"].median,
+        "time_ratio": statistics.median(times["capture"].ratios(times["forward"])),
     }
+
+
+def _capture_seconds(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> float:
+    return once(
+        "capture", lambda: capture(model, inputs), lambda graph: graph.fx_graph.nodes
+    ).seconds
 
 
 def depth(batch: int, length: int, rounds: int) -> dict[str, Any]:
@@ -80,8 +86,10 @@ def depth(batch: int, length: int, rounds: int) -> dict[str, Any]:
     times = {}
     for layers in (12, 24, 48):
         model, inputs = bert(layers), example(batch, length)
-        capture(model, inputs)
-        times[layers] = min(seconds(lambda: capture(model, inputs)) for _ in range(rounds))  # noqa: B023
+        with torch.no_grad():
+            logits = model(**inputs).logits
+            check("capture", capture(model, inputs).model(**inputs).logits, logits, SAME)
+        times[layers] = min(_capture_seconds(model, inputs) for _ in range(rounds))
     growth = torch.log2(torch.tensor(times[48] / times[12])).item() / 2
     return {"seconds_by_layers": times, "depth_exponent": growth}
 
@@ -116,8 +124,10 @@ def memory_ratio(batch: int, length: int) -> float:
 
 def import_seconds(rounds: int) -> float:
     """What `import chop` costs after `import torch`; the least of some runs."""
-    program = "import torch, time; t = time.perf_counter(); {}; print(time.perf_counter() - t)"
-    return min(float(_run(program.format("import chop"))) for _ in range(rounds))
+    return min(
+        in_new_process("import chop", setup="import torch", correct="chop.MaseGraph")
+        for _ in range(rounds)
+    )
 
 
 def _run(program: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from loading import load
+from measuring.loading import load
 from torch import Tensor, nn
 from transformer_formats import fixed_rules, mxint_rules
 from transformer_models import DigitsVit

@@ -19,8 +19,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import record
 from huggingface_hub import constants
+from measuring import record
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "cli")]

@@ -94,7 +94,8 @@ def run_programs() -> str:
     for file in sorted(PROGRAMS.glob("*.py")):
         told = ast.get_docstring(ast.parse(file.read_text())) or ""
         rows.append((f"`{file.stem}`", told.split("\n")[0]))
-    told = json.loads(RESULTS.read_text())["old_programs"]
+    record = json.loads(RESULTS.read_text())["old_programs"]
+    told = record.get("results", record)
     return RUN.format(
         count=len(rows),
         programs=table(("program", "what it calls"), rows),

@@ -30,9 +30,11 @@ import transformers
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
+sys.path.append(str(ROOT / "bench"))
 
 import tiny_models  # noqa: E402
 import zoo  # noqa: E402
+from measuring.record import save_section  # noqa: E402
 from tiny_models import Tiny  # noqa: E402
 from traced_zoo import close, tensors, training_step  # noqa: E402
 
@@ -41,7 +43,6 @@ from chop.errors import SizeError  # noqa: E402
 from chop.log import get_logger  # noqa: E402
 
 ROWS = ROOT / "out" / "coverage"
-RESULTS = ROOT / "bench" / "results" / "right.json"
 PAGE = ROOT / "docs" / "coverage.md"
 GOOD = ("yes", "guarded")
 
@@ -288,14 +289,8 @@ def _cell(text: str) -> str:
 
 
 def save_counts(rows: list[dict[str, Any]]) -> None:
-    """Put the counts under "transformers", leaving what else is in the file."""
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known["transformers"] = {
-        **counts(rows),
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "command": "python docs/make_coverage.py",
-    }
-    RESULTS.write_text(json.dumps(known, indent=2) + "\n")
+    """Save the counts under "transformers" of bench/results/right.json."""
+    save_section("right", "transformers", counts(rows))
 
 
 def try_waiting(kinds: list[str], workers: int, limit: float) -> None:

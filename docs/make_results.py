@@ -2,7 +2,8 @@
 
     python docs/make_results.py
 
-To add a row to the table, write a function under `@headline` that reads it from the files.
+To add a row to the table, write a function under `@headline` that reads it from the files. A row
+is linked to the files that it reads, and marked if their code has changed since they were measured.
 """
 
 from __future__ import annotations
@@ -11,25 +12,46 @@ import html
 import json
 import re
 import statistics
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "bench"))
+from measuring.code import age, is_current  # noqa: E402
+
 RESULTS = ROOT / "bench" / "results"
 PAGE, README, IMAGES = ROOT / "docs" / "results.md", ROOT / "README.md", ROOT / "docs" / "images"
-HEADLINES: list[Callable[[], tuple[str, str, str, str]]] = []
+Row = tuple[str, str, str, str]
+HEADLINES: list[Callable[[], Row]] = []
+OLDER = "¹"
+"""Mark of a figure whose code has changed since it was measured, or was not recorded."""
+NOTE = f"{OLDER} Measured on older code, or on code that was not recorded."
+_sources: dict[str, bool] = {}
 
 
 def read(name: str, section: str | None = None) -> Any:
-    """Return the results of a file, or of one of its sections."""
+    """Return the results of a file, or of one of its sections; note the file as a source."""
     content = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     record = content[section] if section else content
+    _sources[name] = _sources.get(name, True) and is_current(name, record)
     return record.get("results", record.get("records", record))
 
 
-def headline(row: Callable[[], tuple[str, str, str, str]]) -> Callable[..., Any]:
+def with_sources(make: Callable[[], Any]) -> tuple[Any, dict[str, bool]]:
+    """Return what `make` returns, and the result files it reads: name -> is of today's code."""
+    _sources.clear()
+    return make(), dict(_sources)
+
+
+def mark(sources: Mapping[str, bool]) -> str:
+    """Return the mark of a figure from these files; empty if all are of today's code."""
+    return "" if all(sources.values()) else OLDER
+
+
+def headline(row: Callable[[], Row]) -> Callable[..., Any]:
     """Register a row: quantity, result of MASE, result to compare with, benchmark."""
     HEADLINES.append(row)
     return row
@@ -167,24 +189,45 @@ def vision() -> tuple[str, str, str, str]:
     return what, result, other, "`bench/hardware_transformer.py`"
 
 
-def headline_table() -> str:
-    """Return all rows as Markdown."""
-    head = "| quantity | MASE | compared with | benchmark |\n|---|---|---|---|\n"
-    return head + "".join(f"| {' | '.join(row())} |\n" for row in HEADLINES)
+def headline_table(folder: str = "") -> str:
+    """Return all rows as Markdown, with links to their files if `folder` is a path to them."""
+    rows = [with_sources(row) for row in HEADLINES]
+    lines = ["| quantity | MASE | compared with | benchmark | results |", "|---|---|---|---|---|"]
+    for (what, ours, others, benchmark), sources in rows:
+        files = ", ".join(f"[`{n}`]({folder}/{n}.json)" if folder else f"`{n}`" for n in sources)
+        lines.append(f"| {what} | {ours}{mark(sources)} | {others} | {benchmark} | {files} |")
+    if any(mark(sources) for _, sources in rows):
+        lines += ["", NOTE]
+    return "\n".join([*lines, ""])
+
+
+def three_bit_line() -> str:
+    """Return the perplexity with 3-bit weights."""
+    _, ours, others, _ = rounded("W3 group 32")
+    start = perplexities("float", read("ptq"), "float")
+    return f"**3-bit weights:** perplexity {ours}; {others} (float: {start:.2f})."
+
+
+def kernel_line() -> str:
+    """Return the time of a packed layer on a GPU."""
+    kernels = packed()[1].partition(", ")[2]
+    return f"**4-bit linear layer on an H200:** {kernels} of the time of cuBLAS bfloat16."
+
+
+def digits_line() -> str:
+    """Return the LUTs of a classifier."""
+    luts, rival_luts, right = smallest_digits()
+    return (
+        f"**Digits classifier on an FPGA, {right} of 360 images correct:** {luts:,} LUTs; "
+        f"HGQ2 with alkaid {rival_luts:,}."
+    )
 
 
 def headlines() -> str:
     """Return the three figures of the README's first screen, each against named rivals."""
-    _, ours, others, _ = rounded("W3 group 32")
-    kernels = packed()[1].partition(", ")[2]
-    luts, rival_luts, right = smallest_digits()
-    return (
-        f"- **3-bit weights:** perplexity {ours}; {others} "
-        f"(float: {perplexities('float', read('ptq'), 'float'):.2f}).\n"
-        f"- **4-bit linear layer on an H200:** {kernels} of the time of cuBLAS bfloat16.\n"
-        f"- **Digits classifier on an FPGA, {right} of 360 images correct:** {luts:,} LUTs; "
-        f"HGQ2 with alkaid {rival_luts:,}.\n"
-    )
+    lines = [with_sources(make) for make in (three_bit_line, kernel_line, digits_line)]
+    text = "".join(f"- {line}{mark(sources)}\n" for line, sources in lines)
+    return text + (f"\n{NOTE}\n" if OLDER in text else "")
 
 
 def smallest_digits() -> tuple[int, int, int]:
@@ -303,16 +346,23 @@ SUBJECTS = {
 """Heading of the page -> files of bench/results. A new file goes where it belongs."""
 
 
+def is_guard(file: Path) -> bool:
+    """Return whether a file holds a table of `make guard`, which compares two commits."""
+    return file.stem.startswith("guard_")
+
+
 def page() -> str:
     """Return the whole page: a summary, two charts, and an index of the result files."""
     listed = {name for names in SUBJECTS.values() for name in names}
-    missing = sorted({p.stem for p in RESULTS.glob("*.json")} ^ listed)
+    missing = sorted({p.stem for p in RESULTS.glob("*.json") if not is_guard(p)} ^ listed)
     assert not missing, f"make_results.SUBJECTS: add or remove {', '.join(missing)}"
     lines = [
         "# Results",
         "",
         "Every figure comes from a JSON file in `bench/results`. Each file records the command, the"
-        " machine, the versions and the date. `python docs/make_results.py` writes this page.",
+        " machine, the versions and the date, and a hash of the code it measures. The column `code`"
+        " shows whether that code has changed since. `make bench` measures what is older again."
+        " `python docs/make_results.py` writes this page.",
         "",
         "## Summary",
         "",
@@ -322,8 +372,8 @@ def page() -> str:
         "",
     ]
     for subject, names in SUBJECTS.items():
-        lines += [f"### {subject}", "", "| file | section | command | machine | date |"]
-        lines += ["|---|---|---|---|---|", *(row for name in names for row in _rows(name)), ""]
+        lines += [f"### {subject}", "", "| file | section | command | machine | date | code |"]
+        lines += ["|---|---|---|---|---|---|", *(row for name in names for row in _rows(name)), ""]
     return "\n".join(lines)
 
 
@@ -338,7 +388,9 @@ def _rows(name: str) -> list[str]:
         machine = _machine(record.get("machine"), record.get("gpu"))
         date = str(record.get("date", ""))[:10]
         shown = f"`{command}`" if command else ""
-        rows.append(f"| `{name}.json` | {section} | {shown} | {machine} | {date} |")
+        rows.append(
+            f"| `{name}.json` | {section} | {shown} | {machine} | {date} | {age(name, record)} |"
+        )
     return rows
 
 
@@ -355,7 +407,10 @@ def _machine(machine: Any, gpu: Any) -> str:
 
 def readme(text: str) -> str:
     """Return the README with its figures as measured."""
-    for name, content in (("headlines", headlines()), ("measured", headline_table())):
+    for name, content in (
+        ("headlines", headlines()),
+        ("measured", headline_table("bench/results")),
+    ):
         start, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         before, _, rest = text.partition(start)
         text = f"{before}{start}\n{content}{end}{rest.partition(end)[2]}"

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import transformers
+from measuring.checked import Timed, compare, once
 from transformers import StaticCache
 
 import chop.passes as passes
@@ -57,6 +56,9 @@ FUSED = {
     "+fused": PATTERNS,
     "+norms": ("grouped_attention", "rms_norm", "merge_projections", "rounded_norm"),
 }
+ERRORS = {"bfloat16": 0.05, "mxint8": 0.1}
+"""Relative error of the logits against the plain bfloat16 model; 0.5 with 4-bit or float8 weights,
+whose random values lose most."""
 WIDTHS = {"mxint8": 8, "mxint4": 4}
 """Of weights whose layers round what they read."""
 
@@ -72,7 +74,7 @@ def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for name in formats:
             graph = base if name == BASE else changed(base, name)
             steps[name] = Step(graph.as_transformers(), asked.device, compiled)
-        yield from _records(steps, asked, compiled)
+        yield from _records(model, steps, asked, compiled)
 
 
 def llama(shape: dict[str, int]) -> Any:
@@ -147,38 +149,49 @@ class Step:
         ).logits
         return logits
 
-    def seconds(self) -> float:
-        """The mean time of a stretch of steps."""
+    def first_logits(self) -> torch.Tensor:
+        """Return the logits of the first token after the prompt."""
         self.rewind()
-        _finish(self.device)
-        start = time.perf_counter()
+        return self().clone()
+
+    def stretch(self) -> None:
+        """Decode `STEPS` tokens."""
+        self.rewind()
         for _ in range(STEPS):
             self()
-        _finish(self.device)
-        return (time.perf_counter() - start) / STEPS
 
 
-def _finish(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+@torch.no_grad()
+def exact_logits(model: Any, token: torch.Tensor) -> torch.Tensor:
+    """Return the logits after the prompt and `token`: the plain model, without a cache."""
+    draw = torch.Generator().manual_seed(0)
+    prompt = torch.randint(5, 500, (1, PROMPT), generator=draw).to(token.device)
+    return model(input_ids=torch.cat([prompt, token], 1), use_cache=False).logits[:, -1:]
+
+
+def most_error(name: str) -> float:
+    """Return the error that the logits of a program may have, by the bits of its weights."""
+    return next((limit for form, limit in ERRORS.items() if name.startswith(form)), 0.5)
 
 
 def _records(
-    steps: dict[str, Step], asked: argparse.Namespace, compiled: bool
+    model: Any, steps: dict[str, Step], asked: argparse.Namespace, compiled: bool
 ) -> Iterator[dict[str, Any]]:
     first = {}
-    for name, step in steps.items():
-        start = time.perf_counter()
-        for _ in range(3):  # compiled, then recorded as a CUDA graph
-            step.rewind()
-            step()
-        _finish(asked.device)
-        first[name] = time.perf_counter() - start
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(STRETCHES):
-        for name, step in steps.items():
-            times[name].append(step.seconds())
-    median = {name: statistics.median(each) for name, each in times.items()}
+    for name, step in steps.items():  # compiled, then recorded as a CUDA graph
+        thrice = once(name, lambda s=step: [s.first_logits() for _ in range(3)], bool)
+        first[name] = thrice.seconds
+    programs = {
+        name: Timed(
+            step.stretch,
+            lambda s=step: exact_logits(model, s.token),
+            most_error(name),
+            step.first_logits,
+        )
+        for name, step in steps.items()
+    }
+    times = compare(programs, rounds=STRETCHES, warm_up=0)
+    median = {name: each.median / STEPS for name, each in times.items()}
     for name, step in steps.items():
         yield {
             "shape": asked.shape,
@@ -187,6 +200,7 @@ def _records(
             "ms": median[name] * 1e3,
             "ratio_to_bfloat16": median[name] / median[BASE] if BASE in median else None,
             "first_calls_s": first[name],
+            "error": times[name].error,
             "weights_mib": _bytes(step.model) / 2**20,
         }
 

@@ -17,7 +17,6 @@ import copy
 import json
 import random
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +37,9 @@ from chop.passes.graph.analysis.allocate_bits import AllocateBitsArgs, Problem
 from chop.passes.graph.analysis.sensitivity import compared, outputs
 
 sys.path.append(str(Path(__file__).parents[1]))
-from record import save_section
+from measuring.checked import once
+from measuring.progress import Stopwatch
+from measuring.record import save_section
 
 FORMATS = weight_formats("mxint")
 WIDTH = {label: config["weight_width"] for label, config in FORMATS.items()}
@@ -55,7 +56,7 @@ def main() -> None:
     """Measure each model and write what was found."""
     args = _arguments()
     for subject in subjects(args):
-        start = time.monotonic()
+        watch = Stopwatch()
         study = Study(subject)
         found = {
             "rows": dict(zip(("scored", "measured", "tokens"), ROWS[subject.name], strict=True)),
@@ -63,7 +64,7 @@ def main() -> None:
             **study.correlation(args.assignments),
             "budgets": [study.at_budget(budget) for budget in BUDGETS],
             "repeats": study.repeats(args.repeats),
-            "seconds": round(time.monotonic() - start, 1),
+            "seconds": round(watch.seconds, 1),
         }
         print(json.dumps(found, indent=2))
         print(save_section("ptq_allocation", subject.name, found))
@@ -91,18 +92,16 @@ class Study:
 
     def score(self, batches: int | None = None) -> tuple[dict[str, Any], float]:
         """The table of predicted losses, and how long it took."""
-        start = time.process_time()
         args = {"data": self.data[:batches], "formats": FORMATS, "layers": self.layers}
-        _, found = sensitivity_analysis_pass(self.graph, args)
-        return found, time.process_time() - start
+        took = once("score", lambda: sensitivity_analysis_pass(self.graph, args)[1], bool)
+        return took.result, took.processor_seconds
 
     def speed(self, swept: int) -> dict[str, Any]:
         """The prediction's time against the sweep's, measured on `swept` layers of all."""
         some = self.layers[:: max(1, len(self.layers) // swept)][:swept]
         args = {"data": self.data, "formats": FORMATS, "layers": some, "method": "sweep"}
-        start = time.process_time()
-        sensitivity_analysis_pass(self.graph, args)
-        whole = (time.process_time() - start) / len(some) * len(self.layers)
+        took = once("sweep", lambda: sensitivity_analysis_pass(self.graph, args)[1], bool)
+        whole = took.processor_seconds / len(some) * len(self.layers)
         return {
             "layers": len(self.layers),
             "score_seconds": round(self.seconds, 2),

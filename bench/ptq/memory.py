@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,8 @@ from chop import MaseGraph
 from chop.actions.post_training import quantize_with_data
 
 sys.path.append(str(Path(__file__).parents[1]))
-from record import save_section
+from measuring.checked import is_sound, once
+from measuring.record import save_section
 
 MIB = 2**20
 
@@ -82,18 +82,23 @@ def _quantised(subject: Subject, batches: list[Batch], args: argparse.Namespace)
     model = subject.load()
     sizes = sum(4 * p.numel() for p in model.parameters()), _block_bytes(model, batches)
     dummy = {k: v[:2] for k, v in batches[0].items()}
-    start = time.monotonic()
-    graph = MaseGraph(model, list(dummy), dummy)
-    traced = time.monotonic()
+    capture = once(
+        "capture", lambda: MaseGraph(model, list(dummy), dummy), lambda graph: graph.fx_graph.nodes
+    )
+    graph = capture.result
     held = _memory("VmRSS"), _memory("VmHWM")
-    processor = time.process_time()
-    quantize_with_data(graph, rules(subject, graph.model, args.scheme), batches, args.method)
+    chosen = rules(subject, graph.model, args.scheme)
+    took = once(
+        args.method,
+        lambda: quantize_with_data(graph, chosen, batches, args.method),
+        lambda _: is_sound(list(graph.model.parameters())),
+    )
     return {
         "sizes": sizes,
         "traced": held,
-        "trace_seconds": round(traced - start, 1),
-        "minutes": round((time.monotonic() - traced) / 60, 2),
-        "processor_minutes": round((time.process_time() - processor) / 60, 2),
+        "trace_seconds": round(capture.seconds, 1),
+        "minutes": round(took.seconds / 60, 2),
+        "processor_minutes": round(took.processor_seconds / 60, 2),
     }
 
 

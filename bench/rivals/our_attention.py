@@ -9,7 +9,7 @@ from typing import Any
 import hardware_transformer
 import numpy as np
 import torch
-from record import save_section
+from measuring.record import save_section
 from torch import Tensor, nn
 
 from chop.hw.flow.synth import synthesize

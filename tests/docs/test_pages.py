@@ -125,6 +125,32 @@ def test_the_results_are_those_of_the_files():
     assert len(make_results.HEADLINES) <= 10
 
 
+def test_figures_of_older_code_are_marked_and_linked_to_their_files(monkeypatch):
+    make_results = importlib.import_module("make_results")
+    stale = {"ptq"}
+    monkeypatch.setattr(make_results, "is_current", lambda name, record: name not in stale)
+    lines = make_results.headline_table("bench/results").splitlines()
+    for line in lines[2:-2]:
+        assert (make_results.OLDER in line) == ("(bench/results/ptq.json)" in line), line
+        assert "(bench/results/" in line
+    assert lines[-1] == make_results.NOTE
+    three_bits, kernels, digits, *_ = make_results.headlines().splitlines()
+    assert three_bits.endswith(make_results.OLDER)
+    assert make_results.OLDER not in kernels + digits
+    stale.clear()
+    assert make_results.OLDER not in make_results.headline_table() + make_results.headlines()
+
+
+def test_every_row_of_the_readme_has_the_mark_of_todays_code():
+    """A row that was current and is no longer must get its mark: `make figures`."""
+    make_results = importlib.import_module("make_results")
+    text = (ROOT / "README.md").read_text()
+    for row in make_results.HEADLINES:
+        (what, ours, *_), sources = make_results.with_sources(row)
+        assert sources, f"{row.__name__} reads no result file"
+        assert f"| {what} | {ours}{make_results.mark(sources)} |" in text, "docs/make_results.py"
+
+
 def test_the_layers_are_those_of_the_code():
     make_how = importlib.import_module("make_how")
     drawn = {part.name for row in make_how.layers() for part in row}

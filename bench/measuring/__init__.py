@@ -1,0 +1,1 @@
+"""Shared parts of the benchmarks: checked timing, records of results, and progress of long runs."""

@@ -1,0 +1,127 @@
+"""Hash of the code behind a result: results of older code are marked, and measured again.
+
+`MEASURED` names the modules of each result file. Only code counts: comments, docstrings and layout
+do not change the hash, nor does the version of Python that computes it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+EVERYTHING = ("chop", "graph")
+HARDWARE = ("chop/hw", "chop/nn/quantizers")
+PACKED = ("chop/kernels", "chop/passes/pack")
+MEASURED: dict[str, tuple[str, ...]] = {
+    "area_designs": ("chop/hw",),
+    "area_grid": ("chop/hw",),
+    "constant_digits": HARDWARE,
+    "constant_weights": HARDWARE,
+    "decode_cpu": ("chop/kernels", "chop/ir/graph"),
+    "end_to_end_cpu": (*PACKED, "chop/nn"),
+    "end_to_end_cuda": (*PACKED, "chop/nn"),
+    "export": ("chop/export", "chop/nn"),
+    "generate_cpu": ("chop/kernels", "chop/ir/graph", "chop/nn"),
+    "generate_cuda": ("chop/kernels", "chop/ir/graph", "chop/nn"),
+    "graph": ("graph",),
+    "hardware": ("chop/hw",),
+    "hardware_pareto": HARDWARE,
+    "hardware_transformer": HARDWARE,
+    "kernels_cpu": ("chop/kernels",),
+    "kernels_cpu_x86": ("chop/kernels",),
+    "kernels_cuda": ("chop/kernels",),
+    "physical": ("chop/hw",),
+    "prune_gpu": ("chop/passes/prune", "chop/passes/pack"),
+    "prune_methods": ("chop/passes/prune", "chop/passes/ptq"),
+    "prune_structured": ("chop/passes/prune",),
+    "ptq": ("chop/passes/ptq", "chop/nn/quantizers"),
+    "ptq_allocation": ("chop/passes/ptq", "chop/nn/quantizers"),
+    "ptq_memory": ("chop/passes/ptq", "chop/nn/quantizers"),
+    "ptq_rivals": (),
+    "qat_step": ("chop/nn",),
+    "qat_step_gpu": ("chop/nn",),
+    "quantize_cpu": ("chop/nn/quantizers",),
+    "quantize_cpu_x86": ("chop/nn/quantizers",),
+    "quantize_gpu": ("chop/nn/quantizers",),
+    "search_engine": ("chop/search",),
+    "shard": ("chop/distributed",),
+    "trace": ("chop/ir",),
+}
+"""Result file -> folders or modules of src that it measures; others measure all of src.
+
+An empty row measures other tools only.
+"""
+NATIVE = (".c", ".cpp", ".cu", ".cuh", ".h", ".sv", ".svh")
+
+
+def measured(name: str) -> tuple[str, ...]:
+    """Return the folders and modules that the result file `name` measures."""
+    return MEASURED.get(name, EVERYTHING)
+
+
+def code_hash(places: Iterable[str]) -> str:
+    """Return a digest of the code in folders and modules of src."""
+    digest = hashlib.sha256()
+    for file in (file for place in sorted(places) for file in _files(SOURCE / place)):
+        if file.suffix == ".py":
+            words: list[str] = []
+            _collect(ast.parse(file.read_text(encoding="utf-8")), words)
+            digest.update("\0".join(words).encode())
+        elif file.suffix in NATIVE:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _files(place: Path) -> list[Path]:
+    return [place] if place.is_file() else sorted(place.rglob("*"))
+
+
+def _collect(node: Any, words: list[str], *, in_f_string: bool = False) -> None:
+    """Add the parts of a syntax tree to `words` in order, without docstrings and empty fields."""
+    if isinstance(node, list):
+        for each in node:
+            if not _is_text(each):
+                _collect(each, words, in_f_string=in_f_string)
+    elif isinstance(node, ast.Constant) and node.value == "" and in_f_string:
+        return  # Python 3.12 adds empty texts to f-strings
+    elif isinstance(node, ast.AST):
+        words.append(type(node).__name__)
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if value is not None and value != []:  # newer releases of Python have more fields
+                words.append(field)
+                _collect(value, words, in_f_string=isinstance(node, ast.JoinedStr))
+        words.append(".")
+    else:
+        words.append(repr(node))
+
+
+def _is_text(node: Any) -> bool:
+    """Return whether a statement is a docstring or another text that does nothing."""
+    is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return is_constant and isinstance(node.value.value, str)
+
+
+def is_current(name: str, record: Mapping[str, Any]) -> bool:
+    """Return whether a record of the result file `name` belongs to today's code."""
+    code = record.get("code", {})
+    places = code.get("folders", measured(name))
+    return not places or ("hash" in code and code["hash"] == _todays_hash(tuple(places)))
+
+
+@functools.cache
+def _todays_hash(places: tuple[str, ...]) -> str:
+    return code_hash(places)
+
+
+def age(name: str, record: Mapping[str, Any]) -> str:
+    """Return the state of a record's code in words: today's, or the commit it was measured on."""
+    if is_current(name, record):
+        return "today's"
+    commit = record.get("code", {}).get("commit", "")
+    return f"older: {commit[:8]}" if commit else "older: commit not recorded"

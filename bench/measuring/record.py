@@ -1,0 +1,75 @@
+"""Store the results of a benchmark with their provenance: shared by the programs here.
+
+A record has the commit, whether the checkout had changes, a hash of the code that it measures
+(`measuring.code`), the machine, the versions, the command and the date.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from chop.report.provenance import gather_provenance
+from measuring.code import code_hash, measured
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "bench" / "results"
+
+
+def provenance(name: str) -> dict[str, Any]:
+    """Return the provenance of the result file `name`, written by this process."""
+    script = Path(sys.argv[0]).resolve()
+    place = script.relative_to(ROOT) if script.is_relative_to(ROOT) else script
+    folders = measured(name)
+    code = {"commit": _git("rev-parse", "HEAD"), "folders": list(folders)}
+    code |= {"hash": code_hash(folders), "has_changes": bool(_git("status", "--porcelain"))}
+    command = shlex.join(["python", str(place), *sys.argv[1:]])
+    return {**gather_provenance(), "command": command, "code": code}
+
+
+def _git(*words: str) -> str:
+    """Return the answer of git; empty outside a checkout."""
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def save(name: str, results: Any) -> Path:
+    """Write `results` with their provenance to `bench/results/<name>.json`."""
+    return _write(name, {**provenance(name), "results": results})
+
+
+def save_section(name: str, section: str, results: Any) -> Path:
+    """Write `results` with their provenance under `section` of `bench/results/<name>.json`.
+
+    The file is a mapping by section. The other sections stay.
+    """
+    file = RESULTS / f"{name}.json"
+    sections = json.loads(file.read_text()) if file.exists() else {}
+    sections[section] = {**provenance(name), "results": results}
+    return _write(name, dict(sorted(sections.items())))
+
+
+def read_section(name: str, section: str) -> dict[str, Any]:
+    """Return the results under `section` of a result file; empty if there are none."""
+    file = RESULTS / f"{name}.json"
+    record = json.loads(file.read_text()).get(section, {}) if file.exists() else {}
+    found: dict[str, Any] = record.get("results", record)
+    return found
+
+
+def _write(name: str, content: dict[str, Any]) -> Path:
+    """Replace the result file in one step."""
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{name}.json"
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft.write_text(json.dumps(content, indent=2) + "\n")
+    draft.replace(file)
+    return file
