@@ -13,8 +13,10 @@ from traced_zoo import equal_at, traced, trains_alike
 from chop import MaseGraph
 from chop.errors import CheckpointError, SizeError, TraceError
 from chop.ir.modes import ModeConstant
+from chop.ir.ops import find_op
 
-every_model = pytest.mark.parametrize("name", zoo.ZOO)
+every_model = pytest.mark.parametrize("name", zoo.ZOO, scope="module")
+"""The scope keeps the tests of one model together: one process captures it for all of them."""
 
 
 @every_model
@@ -46,6 +48,11 @@ def test_every_linear_is_a_call_module(name):
     linears = {m for m in zoo.case(name).model.modules() if isinstance(m, nn.Linear)}
     called = {graph.modules[n.target] for n in graph.nodes if n.op == "call_module"}
     assert linears - inside_leaves <= called
+
+
+@every_model
+def test_every_node_is_in_the_table(name):
+    assert {str(node.target) for node in traced(name).nodes if find_op(node) is None} == set()
 
 
 @pytest.mark.parametrize("name", zoo.one_of_each_kind())
