@@ -40,6 +40,15 @@ def test_a_source_is_built_loaded_and_kept(source):
 
 
 @needs_compiler
+def test_checkouts_with_the_same_source_share_one_library(source, tmp_path):
+    other = tmp_path / "elsewhere" / source.name
+    other.parent.mkdir()
+    other.write_text(source.read_text())
+    assert [native.load(path).answer() for path in (source, other)] == [42, 42]
+    assert len(built_files()) == 1
+
+
+@needs_compiler
 def test_a_changed_source_or_flag_is_another_library(source):
     native.load(source)
     native.load(source, ("-DOTHER",))
@@ -65,12 +74,18 @@ def test_a_changed_file_that_is_included_is_another_library(source):
 
 
 @needs_compiler
-def test_processes_may_build_at_the_same_time(source):
+def test_of_processes_that_build_at_the_same_time_one_compiles(source, tmp_path, monkeypatch):
+    compiler = tmp_path / "compiler"
+    count = 'case "$*" in *" -o "*) echo >> "$0.calls";; esac'
+    compiler.write_text(f'#!/bin/sh\n{count}\nexec {native.find_compiler()} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
     program = f"{LOAD}sys.exit(native.load(Path(sys.argv[1])).answer() != 42)"
     command = [sys.executable, "-c", program, str(source)]
     running = [subprocess.Popen(command) for _ in range(3)]
     assert [process.wait() for process in running] == [0, 0, 0]
     assert len(built_files()) == 1
+    assert len(Path(f"{compiler}.calls").read_text().splitlines()) == 1
 
 
 @needs_compiler

@@ -13,11 +13,32 @@ from torch.utils._pytree import tree_leaves
 from chop import MaseGraph
 
 
-@functools.cache
 def traced(name: str) -> MaseGraph:
     """The case `name` as a graph, traced once."""
+    return traced_with_changes(name)[0]
+
+
+@functools.cache
+def traced_with_changes(name: str) -> tuple[MaseGraph, list[str]]:
+    """Return the case `name` as a graph, and what its capture changed outside the graph."""
     case = zoo.case(name)
-    return MaseGraph(case.model, case.hf_input_names, case.inputs, **case.options)
+    before = _state_around(case.model)
+    graph = MaseGraph(case.model, case.hf_input_names, case.inputs, **case.options)
+    after = _state_around(case.model)
+    return graph, [what for what in before if not _equal(before[what], after.get(what))]
+
+
+def _state_around(model: nn.Module) -> dict[str, Any]:
+    """Return what a capture must leave alone: state, attributes, random numbers."""
+    attributes = {f"attributes of {k}": sorted(vars(m)) for k, m in model.named_modules()}
+    state = {f"state {k}": v.clone() for k, v in model.state_dict().items()}
+    return {"modules": list(attributes), **attributes, **state, "rng": torch.get_rng_state()}
+
+
+def _equal(before: Any, after: Any) -> bool:
+    if isinstance(before, torch.Tensor):
+        return type(before) is type(after) and torch.equal(before, after)
+    return before == after
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

@@ -7,7 +7,9 @@ Without a compiler, or with MASE_NATIVE=0, `load` returns None and the caller us
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import itertools
@@ -17,7 +19,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from chop.files import cache_dir
@@ -94,15 +96,34 @@ def tune_allocator() -> bool:
 
 
 def _built(source: Path, command: list[str]) -> Path:
+    """Return the library that `command` builds from `source`; compile it if the cache has none."""
     folder = _writable_folder()
     target = folder / f"{source.stem}-{_fingerprint(source, command)}.so"
     if not target.exists():
-        # a private name, then an atomic rename: two processes may build the same file
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            fresh = Path(scratch) / target.name
-            subprocess.run([*command, "-o", str(fresh)], check=True, capture_output=True, text=True)
-            fresh.replace(target)
+        with _locked(target.with_suffix(".lock")):
+            if not target.exists():
+                _compile(command, target)
     return target
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`, so that one process compiles while others wait for its library."""
+    with path.open("w") as file:
+        with contextlib.suppress(OSError):  # without file locks two may compile: renames are atomic
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _compile(command: list[str], target: Path) -> None:
+    """Run `command` for `target`: a private name, then an atomic rename."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        fresh = Path(scratch) / target.name
+        subprocess.run([*command, "-o", str(fresh)], check=True, capture_output=True, text=True)
+        fresh.replace(target)
 
 
 def _writable_folder() -> Path:
@@ -124,7 +145,8 @@ def _text(source: Path) -> str:
 
 
 def _fingerprint(source: Path, command: list[str]) -> str:
-    parts = [_text(source), *command, _compiler_version(command[0]), _processor()]
+    flags = [word for word in command if word != str(source)]  # a library fits every checkout
+    parts = [_text(source), *flags, _compiler_version(command[0]), _processor()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 

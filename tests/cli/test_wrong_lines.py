@@ -1,5 +1,7 @@
 """Wrong command lines: each ends with one message that MASE foresaw."""
 
+import os
+
 import pytest
 from huggingface_hub import constants
 from wrong_lines import is_clear, prepare, words_of, wrong_lines
@@ -24,6 +26,11 @@ def place(tmp_path_factory):
     return folder
 
 
+def paths_in(folder):
+    """Return all paths below `folder`; `Path.rglob` takes ten times as long."""
+    return sorted((where, *below, *files) for where, below, files in os.walk(folder))
+
+
 def marked(line):
     is_slow = any(part in line for part in WORK)
     return pytest.param(line, marks=pytest.mark.slow) if is_slow else line
@@ -38,10 +45,10 @@ def test_a_wrong_line_ends_with_a_message_of_ours(line, place, monkeypatch, caps
     told = capsys.readouterr().err
     assert is_clear(code, told), told
     if line not in ENDS_IN_WORK and "--" not in words:
-        before = sorted(place.rglob("*"))
+        before = paths_in(place)
         assert main([*words, "--dry-run"]) == code, "a dry run accepts what the run refuses"
         assert message(capsys.readouterr().err) == message(told)
-        assert sorted(place.rglob("*")) == before, "a dry run writes something"
+        assert paths_in(place) == before, "a dry run writes something"
 
 
 def message(told):
@@ -86,10 +93,10 @@ def test_a_dry_run_of_a_right_line_prints_its_configuration_and_writes_nothing(
     name, place, monkeypatch, capsys
 ):
     monkeypatch.chdir(place)
-    before = sorted(place.rglob("*"))
+    before = paths_in(place)
     assert main([*words_of(RIGHT[name], place), "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith(f"[{name}]")
-    assert sorted(place.rglob("*")) == before
+    assert paths_in(place) == before
 
 
 def test_every_command_has_a_dry_run_that_is_tried():

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard
 
-from chop.config import NONE_SPELLINGS
+from chop.config import NONE_SPELLINGS, field_types
 
 LISTS = (list, tuple, Sequence)
 TABLES = (dict, Mapping)
@@ -78,7 +78,7 @@ class CommandOption:
 
 def options_of(cls: type, path: tuple[str, ...] = (), prefix: str = "") -> list[CommandOption]:
     """Return the options of dataclass `cls` and of its nested dataclasses; tables have none."""
-    hints, helps = typing.get_type_hints(cls), field_help(cls)
+    hints, helps = field_types(cls), field_help(cls)
     options: list[CommandOption] = []
     for field in dataclasses.fields(cls):
         hint, key = hints[field.name], (*path, field.name)
@@ -135,7 +135,7 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 def tables_of(cls: type) -> list[str]:
     """Return the fields that are tables: they come from a file or from `--set`."""
-    hints = typing.get_type_hints(cls)
+    hints = field_types(cls)
     return [f.name for f in dataclasses.fields(cls) if _origin(hints[f.name]) in TABLES]
 
 

@@ -84,12 +84,18 @@ class ProofVerdict:
 
 def prove(proof: Proof, limit: int = 120) -> list[ProofVerdict]:
     """Return the verdict on each law; raise an error if a tool fails or takes `limit` seconds."""
+    return list(verdicts(proof, limit))
+
+
+def verdicts(proof: Proof, limit: int = 120) -> Iterator[ProofVerdict]:
+    """Yield the verdict on each law, in the order of the proof's laws, as soon as it is known."""
     abc = find_abc()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         _pose(proof, folder)
         aig = Aig.read((folder / "question.aig").read_bytes())
-        return [_answer(proof, law, aig, folder, abc, limit) for law in proof.laws]
+        for law in proof.laws:
+            yield _answer(proof, law, aig, folder, abc, limit)
 
 
 def prove_all(
@@ -97,8 +103,8 @@ def prove_all(
 ) -> Iterator[ProofVerdict]:
     """Yield the verdicts on `proofs` in their order; `workers` run at a time."""
     with ThreadPoolExecutor(workers) as pool:
-        for verdicts in pool.map(lambda proof: prove(proof, limit), proofs):
-            yield from verdicts
+        for answers in pool.map(lambda proof: prove(proof, limit), proofs):
+            yield from answers
 
 
 def find_abc() -> Path:
