@@ -9,7 +9,7 @@ from report_data import SENSITIVITY, STUDY, SWEEP, annotated, compressed, many_n
 
 from chop.report import Report, report_records, write_report
 from chop.report.html import report_page
-from chop.report.node_positions import place_nodes
+from chop.report.node_positions import place_blocks, place_nodes
 from chop.report.page_parts import with_links
 
 HOSTILE = "</script><script>window.broken = true</script><img src=x onerror='window.broken = true'>"
@@ -372,3 +372,17 @@ def test_names_from_outside_cannot_break_the_page(visit, tmp_path):
     assert page.title() == HOSTILE
     assert page.evaluate("window.broken") is None
     assert page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize(("count", "level"), [(400, "Nodes"), (600, "Blocks")])
+def test_a_large_graph_opens_as_blocks(visit, tmp_path, count, level):
+    graph = many_nodes(count)
+    for i, node in enumerate(graph["nodes"]):
+        node["module"] = f"layers.{i // 50}"
+    records = report_records(Report("Layers", provenance={"seed": 0}))
+    layouts = [{"nodes": place_nodes(graph), "blocks": place_blocks(graph)}]
+    path = tmp_path / "report.html"
+    path.write_text(
+        report_page({**records, "graphs": [{**graph, "layout": 0}], "layouts": layouts})
+    )
+    assert visit(path).locator("#graph [aria-pressed=true]").first.inner_text() == level

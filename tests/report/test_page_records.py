@@ -73,6 +73,13 @@ def test_a_parameter_that_two_nodes_read_counts_once():
     assert totals["parameters"] == 72
 
 
+def test_packed_layers_that_share_their_bytes_count_once():
+    first, second = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+    second.weight = first.weight
+    graph, _ = pack_weights_transform_pass(annotated(nn.Sequential(first, second)))
+    assert graph_record("tied", graph)["totals"]["parameters"] == 64
+
+
 def test_a_packed_layer_stores_its_codes_and_scales():
     graph = annotated(nn.Sequential(nn.Linear(8, 64), nn.Linear(64, 4, bias=False)))
     graph, _ = pack_weights_transform_pass(graph, {"format": "mxint8"})

@@ -49,7 +49,8 @@ def stored_tensors(node: fx.Node) -> list[StoredParameter]:
     packed = getattr(module, "weight", None)
     if isinstance(packed, PackedTensor):
         elements = math.prod(packed.shape)
-        stored.append(StoredParameter(id(module), elements, 8 * packed.nbytes / elements))
+        place = packed.codes.data_ptr() or id(module)  # tied layers share their bytes
+        stored.append(StoredParameter(place, elements, 8 * packed.nbytes / elements))
     return stored
 
 

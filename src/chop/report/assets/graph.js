@@ -9,6 +9,7 @@ import { Minimap } from "./minimap.js";
 import { Viewport } from "./viewport.js";
 
 const ARROW = "graph-arrow";
+const MOST_NODES = 500; // of a graph that opens as nodes
 
 /** The sums over the nodes of each block, as if blocks were nodes. */
 function blockNodes(blocks, nodes) {
@@ -32,9 +33,15 @@ function firstColouring(graphs) {
   return widths.size > 1 ? "precision" : "kind";
 }
 
+/** Blocks of a graph whose nodes nobody could survey. */
+function firstLevel(data) {
+  const graph = data.graphs[data.graphs.length - 1];
+  return graph.nodes.length > MOST_NODES && data.layouts[graph.layout].blocks ? "blocks" : "nodes";
+}
+
 export class GraphView {
   constructor(data, selection) {
-    Object.assign(this, { data, selection, which: data.graphs.length - 1, level: "nodes", colouring: firstColouring(data.graphs), query: "", hit: -1 });
+    Object.assign(this, { data, selection, which: data.graphs.length - 1, level: firstLevel(data), colouring: firstColouring(data.graphs), query: "", hit: -1 });
     this.canvas = s("svg", { class: "canvas", tabindex: "0", role: "application", "aria-label": "Graph of the model. Arrow keys go from node to node." });
     this.view = new Viewport(this.canvas, () => this.moved());
     this.minimap = new Minimap(this.view);
@@ -59,7 +66,7 @@ export class GraphView {
     });
     const labels = graphs.map((g, i) => [i, g.label]);
     const colourings = Object.entries(COLOURINGS).map(([name, [title]]) => [name, title]);
-    this.levels = choice("Level", [["nodes", "Nodes"], ["blocks", "Blocks"]], "nodes", (level) => this.setLevel(level));
+    this.levels = choice("Level", [["nodes", "Nodes"], ["blocks", "Blocks"]], this.level, (level) => this.setLevel(level));
     return h("div", { class: "tools" },
       graphs.length > 1 ? choice("Graph", labels, this.which, (i) => this.setGraph(i)) : null,
       this.data.layouts.some((l) => l.blocks) ? this.levels : null,
