@@ -111,7 +111,7 @@ def tokenizer(pre):
     steps = [*PRE_TOKENIZERS[pre]]
     as_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     is_split = any(step["type"] == "Split" for step in steps)
-    alphabet = sorted({c for c in "Ġabcdefghijklmnopqrstuvwxyz0123456789!,'ĊHW"})
+    alphabet = sorted(set("Ġabcdefghijklmnopqrstuvwxyz0123456789!,'ĊHW"))
     vocab = {text: i for i, text in enumerate(["<|end|>", *alphabet, "he", "ll", "hell", "12"])}
     content = {
         "version": "1.0",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +85,11 @@ def _packed_model(file: GGUFFile, family: GGUFFamily, config: Any) -> Any:
     for name in file:
         source = str(family.source(name))
         path, _, leaf = source.rpartition(".")
-        kind, shape, _ = file.tensors[name]
+        _, shape, _ = file.tensors[name]
         layer = model.get_submodule(path)
         weight = None
         if leaf == "weight" and len(shape) == 2 and type(layer) in (nn.Linear, nn.Embedding):
-            weight = packed_tensor(file, name, lambda x, s=source: _own_rows(family, s, x, config))
+            weight = packed_tensor(file, name, _arranger(family, source, config))
         if weight is None:
             floats[source] = _float_values(file, name, family, config)
         elif isinstance(layer, nn.Embedding):
@@ -113,7 +113,7 @@ def _bias(file: GGUFFile, family: GGUFFamily, source: str, config: Any) -> Tenso
 def _parameters_on_meta() -> Iterator[None]:
     """Give parameters of modules that are built inside no memory; buffers are computed."""
 
-    def empty(_: nn.Module, name: str, value: nn.Parameter | None) -> nn.Parameter | None:
+    def empty(_: nn.Module, name: str, value: nn.Parameter | None) -> Any:
         if value is None:
             return None
         return nn.Parameter(value.to("meta"), value.requires_grad)
@@ -305,6 +305,10 @@ def _float_values(file: GGUFFile, name: str, family: GGUFFamily, config: Any) ->
     rows = _own_rows(family, source, torch.from_numpy(np.array(file.values(name))), config)
     is_turned = family.is_turned(source) and rows.dim() == 2
     return rows.t().contiguous() if is_turned else rows
+
+
+def _arranger(family: GGUFFamily, source: str, config: Any) -> Callable[[Tensor], Tensor]:
+    return lambda values: _own_rows(family, source, values, config)
 
 
 def _own_rows(family: GGUFFamily, source: str, values: Tensor, config: Any) -> Tensor:

@@ -73,9 +73,10 @@ def tokenizer_of_file(file: GGUFFile) -> Any:
             settings[own] = tokens[index]
     try:
         rules = tokenizers.Tokenizer.from_str(json.dumps(content))
-        return PreTrainedTokenizerFast(tokenizer_object=rules, **settings)
+        fast: Any = PreTrainedTokenizerFast
+        return fast(tokenizer_object=rules, **settings)
     except Exception as error:  # tokenizers raises Exception itself
-        raise ExportError(f"{file.path}: makes no tokenizer ({str(error):.200}).") from error
+        raise ExportError(f"{file.path}: makes no tokenizer ({error!s:.200}).") from error
 
 
 def _texts(file: GGUFFile, key: str) -> list[str]:
@@ -102,7 +103,9 @@ def _rules(pre: str, tokens: list[str], merges: list[str], kinds: list[int]) -> 
     as_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     added = [
         {
-            **{"id": index, "content": text, "special": kinds[index] == CONTROL},
+            "id": index,
+            "content": text,
+            "special": kinds[index] == CONTROL,
             **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
         }
         for index, text in enumerate(tokens)

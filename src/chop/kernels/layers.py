@@ -124,8 +124,8 @@ class QLinearPacked(nn.Module):
         parts = (*weight, self.format, self.group_size)
         if OFFSETS in own:
             x = self._rounded("data_in", x)
-            y = multiply(x, *parts) + offset_product(x, own[OFFSETS], self.group_size)
-            return self._rounded("data_out", y)
+            total = multiply(x, *parts) + offset_product(x, own[OFFSETS], self.group_size)
+            return self._rounded("data_out", total)
         if not self.quantizers:
             return multiply(x, *parts)
         y = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
@@ -27,6 +27,8 @@ AGREEMENT = "token_agreement"
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig(ModelOptions, DataOptions, OutputOptions):
     """Reference."""
+
+    keeps_packed: ClassVar[bool] = True
 
     against: Annotated[str | None, "Reference model for the metric token_agreement."] = None
     out: Path = Path("out/eval")

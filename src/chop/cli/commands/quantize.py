@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from chop.cli.failures import UsageError
 from chop.cli.names import SPELLING, names
@@ -25,6 +25,8 @@ NEAREST = "nearest"
 @dataclass(frozen=True, kw_only=True)
 class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """Number formats."""
+
+    keeps_cache: ClassVar[bool] = True
 
     format: Annotated[
         str | None,

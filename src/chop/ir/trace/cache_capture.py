@@ -260,8 +260,18 @@ def make_masks_optional(graph: fx.Graph, guards: Guards) -> Guards:
         if node.target in MASKS and {user.target for user in node.users} <= _WHOLE:
             node.args = (None,)
             free.append(node.target)
+    _move_defaults_last(graph)
     others = [g for g in guards.guards if not any(path[0] in free for path in g.paths())]
     return Guards(tuple(others), guards.captured)
+
+
+def _move_defaults_last(graph: fx.Graph) -> None:
+    """Move inputs with a default behind those without, as Python's signatures need them."""
+    inputs = list(graph.find_nodes(op="placeholder"))
+    last = inputs[-1]
+    for node in [each for each in inputs if each.args]:
+        last.append(node)
+        last = node
 
 
 def _read_as_given(node: fx.Node) -> None:
