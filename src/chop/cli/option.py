@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import functools
 import inspect
+import keyword
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,7 +58,8 @@ class CommandOption:
     @property
     def parameter(self) -> str:
         """Name of the option as a keyword argument in Python."""
-        return self.flag.removeprefix("--").replace("-", "_")
+        name = self.flag.removeprefix("--").replace("-", "_")
+        return f"{name}_" if keyword.iskeyword(name) else name
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -92,7 +94,7 @@ def options_of(cls: type, path: tuple[str, ...] = (), prefix: str = "") -> list[
             options.append(
                 CommandOption(
                     key,
-                    f"--{prefix}{field.name}".replace("_", "-"),
+                    f"--{prefix}{field.name.rstrip('_')}".replace("_", "-"),
                     hint,
                     text,
                     _title(owner),

@@ -116,6 +116,10 @@ class DataOptions:
     test_rows: Annotated[
         int | None, "Number of test rows, drawn at random with the same share of each class."
     ] = None
+    all_rows: Annotated[
+        bool,
+        "Evaluate on all test rows. Default: as many as take about a minute on two cores.",
+    ] = False
     data_seed: Annotated[int, "Seed of the random draw of rows."] = 0
     validation_share: Annotated[
         float,

@@ -23,7 +23,7 @@ from chop.cli.shared_options import DataOptions, ModelOptions
 from chop.errors import ChopError, ConfigError, HubError, TraceError
 from chop.hub import locate
 from chop.ir.graph import MaseGraph
-from chop.ir.trace.cache_capture import check_has_cache
+from chop.ir.trace.cache_capture import takes_cache
 from chop.ir.trace.inputs import Signature, is_hugging_face
 from chop.models import MODELS, get_model
 from chop.models.named import DEFAULT_TASK, build_model, check_task
@@ -301,7 +301,8 @@ def _trace_hugging_face(
     if options.input_shape is not None:
         raise ConfigError(f"input_shape: {kind} is a Hugging Face model. Give --inputs instead.")
     names = options.inputs or (None if data is None else _fed_inputs(model, data))
-    cache = options.keeps_cache and takes_cache(model)
+    generates = task_of_class(kind) == PREDICTS_TEXT
+    cache = options.keeps_cache and generates and takes_cache(model)
     try:
         return MaseGraph(model, hf_input_names=names, dummy_in=source.inputs, cache=cache)
     except ChopError:
@@ -309,17 +310,6 @@ def _trace_hugging_face(
     except (TypeError, ValueError, RuntimeError) as error:  # from the model's forward
         inputs = ", ".join(names or ()) or "its own"
         raise ConfigError(f"{kind} does not run on the inputs {inputs}: {error}.") from error
-
-
-def takes_cache(model: nn.Module) -> bool:
-    """Return True for a model that predicts text and can be captured with its cache."""
-    if task_of_class(type(model).__name__) != PREDICTS_TEXT:
-        return False
-    try:
-        check_has_cache(model)
-    except TraceError:
-        return False
-    return True
 
 
 def _fed_inputs(model: nn.Module, data: Data) -> list[str]:

@@ -64,6 +64,15 @@ def check_has_cache(model: nn.Module) -> None:
         )
 
 
+def takes_cache(model: nn.Module) -> bool:
+    """Return True if a model can be captured with its cache."""
+    try:
+        check_has_cache(model)
+    except TraceError:
+        return False
+    return True
+
+
 def names_with_cache(
     model: nn.Module, names: Iterable[str] | None, dummy_in: Any
 ) -> Iterable[str] | None:

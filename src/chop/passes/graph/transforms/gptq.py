@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
-from chop.log import get_logger
+from chop.log import get_logger, log_step
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.ptq.observe.curvature import row_importances
@@ -98,7 +98,7 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
         rows = row_importances(graph, dict(layers), batches, "gptq.data") if by_loss else None
         statistics = InputStatistics(run, before=args.target == "float", importances=rows)
         for number, (node, layer) in enumerate(layers, 1):
-            logger.info("gptq: layer %d of %d, %s", number, len(layers), node.target)
+            log_step(logger, "gptq: layer", number, len(layers), str(node.target))
             named, file = {str(node.target): layer}, f"{number:05}"
             stored = checkpoints.find(named, file)
             sums = None if stored else statistics.of(node, layer)
