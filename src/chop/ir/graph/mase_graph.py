@@ -19,7 +19,12 @@ from chop.ir.graph.generating_model import Generator, has_cache
 from chop.ir.guards import guards_of
 from chop.ir.store.checkpoint import load_graph, save_graph, save_state_dict
 from chop.ir.store.traced import TracedModule
-from chop.ir.trace.cache_capture import check_has_cache, names_with_cache, takes_cache
+from chop.ir.trace.cache_capture import (
+    check_generates,
+    check_has_cache,
+    names_with_cache,
+    takes_cache,
+)
 from chop.ir.trace.capture_check import warn_if_different
 from chop.ir.trace.inputs import check_concrete, example_inputs
 from chop.ir.trace.recapture import CaptureAgain, structure_of
@@ -99,6 +104,8 @@ class MaseGraph:
             hf_input_names = names_with_cache(model, hf_input_names, dummy_in)
         self.dummy_in = example_inputs(model, hf_input_names, dummy_in)
         self.model = _captured(model, self.dummy_in, options)
+        if cache:
+            check_generates(model, self.model, self.dummy_in or {})
         self._shared.update(id(p) for p in self.model.parameters())
         warn_if_different(model, self.model, self.dummy_in)
         if not cache and takes_cache(model):
@@ -293,8 +300,16 @@ def check_leaves(model: nn.Module, leaves: Iterable[Any]) -> None:
 def _captured(model: nn.Module, inputs: Any, options: TraceOptions) -> TracedModule:
     try:
         return trace(model, inputs, options)
-    except (TypeError, RuntimeError, ValueError, IndexError) as error:
-        if inputs is None or isinstance(error, ChopError) or _runs(model, inputs):
+    except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
+        if inputs is None or isinstance(error, ChopError):
+            raise
+        runs = _runs(model, inputs)
+        if runs and options.cache:
+            raise TraceError(
+                f"cache: {type(model).__name__} uses its cache in a way that cannot be recorded "
+                f"({type(error).__name__}: {error}). Capture it without a cache."
+            ) from error
+        if runs or isinstance(error, AttributeError):
             raise
         shown = ", ".join(f"{name} ({_shape(value)})" for name, value in inputs.items())
         raise TraceError(

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from chop.errors import TraceError
+from chop.errors import SizeError, TraceError
 from chop.ir import kv_cache
-from chop.ir.guards import Guards
+from chop.ir.guards import Guards, guards_of
 from chop.ir.trace.environment import patched, source_modules
 from chop.ir.trace.inputs import Signature, default_names
 from chop.ir.trace.recorder import Opaque, Recorder
@@ -71,6 +71,22 @@ def takes_cache(model: nn.Module) -> bool:
     except TraceError:
         return False
     return True
+
+
+def check_generates(model: nn.Module, module: nn.Module, inputs: Mapping[str, Any]) -> None:
+    """Raise if the captured `module` rejects single tokens, which generation calls it with."""
+    name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
+    tokens, guards = inputs.get(name), guards_of(module)
+    if guards is None or not isinstance(tokens, torch.Tensor):
+        return
+    try:
+        guards.check({name: tokens[:, :1]}, type(model).__name__)
+    except SizeError as error:
+        raise TraceError(
+            f"cache: {type(model).__name__} cannot be captured with its cache: generation calls it "
+            f"with one token at a time, and its graph is for one length alone. {error} Capture it "
+            "without a cache."
+        ) from error
 
 
 def names_with_cache(
