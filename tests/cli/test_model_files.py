@@ -15,6 +15,7 @@ from chop.cli.commands.generate import GenerateConfig
 from chop.cli.commands.quantize import QuantizeConfig
 from chop.cli.model_files import COMPRESSED, GGUF, ONNX, kind_of
 from chop.cli.source import FILE, find_source
+from chop.errors import ChopError
 from chop.export import from_gguf, to_compressed_tensors, to_gguf, to_onnx
 from chop.kernels.layers import QLinearPacked
 
@@ -175,3 +176,49 @@ def test_chat_without_a_template_is_refused(mase, folder, tmp_path) -> None:
     words.save_pretrained(tmp_path / "plain")
     ran = mase(f"generate {folder} ab --chat --tokenizer plain --out g")
     assert ran.code != 0 and "--chat: the tokenizer has no chat template" in ran.err
+
+
+OWN = """
+import torch
+
+def build():
+    return torch.nn.Linear(8, 4), torch.zeros(2, 8)
+"""
+
+
+@pytest.mark.parametrize("form", ["folder", "gguf", "onnx", "checkpoint", "function", "object"])
+def test_one_function_loads_every_form(form, folder, gguf, tmp_path, monkeypatch) -> None:
+    import mase
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    linear = MaseGraph(torch.nn.Linear(8, 4), dummy_in=torch.zeros(2, 8))
+    if form == "onnx":
+        pytest.importorskip("onnxscript", reason="needs masegraph[export]")
+        to_onnx(linear, tmp_path / "m.onnx")
+    linear.export(tmp_path / "saved")
+    places = {
+        "folder": folder,
+        "gguf": gguf,
+        "onnx": tmp_path / "m.onnx",
+        "checkpoint": tmp_path / "saved",
+        "function": f"{tmp_path / 'own.py'}:build",
+        "object": linear,
+    }
+    graph = mase.load(places[form])
+    if form in ("folder", "gguf"):
+        ids = torch.tensor([[1, 2, 3]])
+        assert graph.generate(ids, max_new_tokens=2, do_sample=False).shape == (1, 5)
+        assert mase.load_tokenizer(places[form]).chat_template == TEMPLATE
+    else:
+        assert graph.model(torch.zeros(2, 8)).shape == (2, 4)
+        with pytest.raises(ChopError, match="comes without a tokenizer"):
+            mase.load_tokenizer(places[form])
+    assert isinstance(graph, MaseGraph)
+
+
+def test_a_gguf_file_is_loaded_to_be_quantised_again(gguf) -> None:
+    import mase
+
+    assert isinstance(mase.load(gguf, packed=False).model.lm_head, torch.nn.Linear)
+    assert isinstance(mase.load(gguf).model.lm_head, QLinearPacked)
