@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import sys
+from collections.abc import Callable, Iterator
 
 from chop.printable import printable
 
@@ -36,6 +38,27 @@ def get_logger(name: str = ROOT) -> logging.Logger:
         if owner.level == logging.NOTSET:
             owner.setLevel(logging.WARNING)
     return logging.getLogger(name)
+
+
+StepListener = Callable[[str, int, int], None]
+_LISTENERS: list[StepListener] = []
+
+
+def log_step(logger: logging.Logger, stage: str, number: int, total: int, what: str = "") -> None:
+    """Log step `number` of `total` of a long stage, and report it to those who listen."""
+    logger.info("%s: %d of %d%s", stage, number, total, f", {what}" if what else "")
+    for listener in _LISTENERS:
+        listener(stage, number, total)
+
+
+@contextlib.contextmanager
+def listening_to_steps(listener: StepListener) -> Iterator[None]:
+    """Call `listener(stage, number, total)` for every step of long work inside the context."""
+    _LISTENERS.append(listener)
+    try:
+        yield
+    finally:
+        _LISTENERS.remove(listener)
 
 
 @functools.cache

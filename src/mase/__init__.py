@@ -8,6 +8,9 @@ True
 the same options. It prints nothing and returns the record of the run with its graph. `import` and
 `pass` are `mase.import_` and `mase.pass_`. `help(mase.quantize)` shows the options. The packages
 `mase.export`, `mase.hw`, `mase.report` and `mase.search` can be called in the same way.
+
+`mase.load(model)` returns a model in any form that the commands take as a graph, and
+`mase.load_tokenizer(model)` its tokenizer.
 """
 
 from __future__ import annotations
@@ -91,7 +94,15 @@ def _real(name: str) -> str:
     return f"chop.{name.removeprefix('mase.')}"
 
 
+LOADERS = ("load", "load_tokenizer")
+"""Functions that are no commands: they return a graph or a tokenizer."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in LOADERS:
+        from chop.cli import loading  # imported late: it imports torch
+
+        return getattr(loading, name)
     if name not in FUNCTIONS:
         return getattr(chop, name)
     if importlib.util.find_spec(f"chop.{name}") is None:
@@ -100,7 +111,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(chop), *chop.__all__, *FUNCTIONS})
+    return sorted({*globals(), *dir(chop), *chop.__all__, *FUNCTIONS, *LOADERS})
 
 
 __all__ = list(chop.__all__)

@@ -219,7 +219,8 @@ def test_quantize_learns_its_scales(mase, trained, tmp_path):
 
 
 def test_quantize_to_a_budget_of_bits_rounds_by_effect(mase, trained, tmp_path):
-    line = f"quantize {trained} {DIGITS} --bits 4.5 --calibration-rows 32 --evaluate --json"
+    line = f"quantize {trained} {DIGITS} --bits 4.5 --widths 2,3,4,5,6,8"
+    line += " --calibration-rows 32 --evaluate --json"
     plain = mase(f"{line} --out plain").document
     found = mase(f"{line} --method gptq --out gptq").document
     assert found["allocation"] == plain["allocation"] and found["allocation"]["bits"] <= 4.5

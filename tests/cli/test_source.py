@@ -7,7 +7,7 @@ from torch import nn
 from chop import MaseGraph
 from chop.cli.failures import SourceError
 from chop.cli.shared_options import ModelOptions
-from chop.cli.source import FORMS, example_of, find_source, load_graph
+from chop.cli.source import FOLDER, FORMS, FUNCTION, example_of, find_source, load_graph
 from chop.models import MODELS, tiny_bert
 
 BUILDER = """
@@ -74,7 +74,7 @@ def test_a_folder_of_several_checkpoints_asks_for_one(tmp_path):
 @pytest.mark.parametrize("owner", ["own_model", "own_model.py"])
 def test_a_function_builds_the_model_and_its_inputs(owner):
     source, graph = graph_of(f"{owner}:pair")
-    assert source.kind == FORMS[2]
+    assert source.kind == FUNCTION
     assert graph.dummy_in["x"].shape == (3, 8)
 
 
@@ -87,7 +87,7 @@ def test_a_function_takes_options_and_a_shape():
 def test_a_hugging_face_folder_is_found(tmp_path):
     tiny_bert().save_pretrained(tmp_path / "bert")
     source, graph = graph_of("bert", inputs=("input_ids", "attention_mask"))
-    assert source.kind == FORMS[3]
+    assert source.kind == FOLDER
     assert [n.name for n in graph.nodes if n.op == "placeholder"] == ["input_ids", "attention_mask"]
 
 

@@ -16,6 +16,7 @@ from transformers.cache_utils import Cache
 from chop import MaseGraph
 from chop.errors import GraphError, TraceError
 from chop.ir import kv_cache
+from chop.passes import init_metadata_analysis_pass, quantize_transform_pass
 
 WAYS: dict[str, dict[str, Any]] = {
     "sampling": {"do_sample": True, "top_k": 20, "temperature": 1.3},
@@ -205,13 +206,34 @@ def test_the_encoder_is_projected_once() -> None:
     assert lengths == [given["input_ids"].shape[1], 1, 1, 1]
 
 
-def test_a_graph_without_its_cache_says_how_to_get_one() -> None:
+def test_an_unchanged_graph_is_captured_again_with_its_cache(caplog) -> None:
+    mg = MaseGraph(model("Llama"), ["input_ids", "attention_mask"])
+    mg, _ = init_metadata_analysis_pass(mg)
+    given = prompts("Llama")
+    found = tokens(mg.generate, given)
+    assert torch.equal(found, tokens(mg.generate, given))
+    assert torch.equal(found, tokens(model("Llama").generate, given))
+    assert caplog.text.count("captured without its cache. It is captured again") == 1
+    assert "_cached" not in vars(pickle.loads(pickle.dumps(mg)))
+
+
+@pytest.mark.parametrize("mask", [[], ["attention_mask"]])
+def test_a_graph_with_labels_generates_without_them(mask) -> None:
+    mg = MaseGraph(model("Llama"), ["input_ids", *mask, "labels"], cache=True)
+    given = {k: v[:1] for k, v in prompts("Llama").items()}
+    assert torch.equal(tokens(mg.generate, given), tokens(model("Llama").generate, given))
+    ids = given["input_ids"]
+    loss = mg.model(input_ids=ids, labels=ids).loss
+    assert torch.allclose(loss, model("Llama")(input_ids=ids, labels=ids).loss, atol=1e-5)
+
+
+def test_a_changed_graph_without_its_cache_says_how_to_get_one() -> None:
     mg = MaseGraph(model("Llama"), ["input_ids", "attention_mask"])
     given = prompts("Llama")
-    with pytest.raises(
-        GraphError, match=r"captured without its cache.*cache=True.*use_cache=False"
-    ):
-        mg.generate(**given)
+    changed = copy.deepcopy(mg)
+    quantize_transform_pass(changed, {"linear": {"config": {"name": "mxint"}}})
+    with pytest.raises(GraphError, match=r"without its cache, and changed.*use_cache=False"):
+        changed.generate(**given)
     with pytest.raises(GraphError, match=r"does not take 'position_ids'.*unequal lengths"):
         mg.generate(**given, use_cache=False)
     first = {k: v[:1] for k, v in given.items()}

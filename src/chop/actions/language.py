@@ -18,6 +18,9 @@ from chop.actions.metrics import IGNORED
 from chop.actions.trainer import scores_of
 from chop.errors import ConfigError, DataError
 from chop.ir.trace.environment import evaluation_mode
+from chop.log import get_logger, log_step
+
+logger = get_logger(__name__)
 
 PERPLEXITY, AGREEMENT = "perplexity", "token_agreement"
 LANGUAGE_METRICS = (PERPLEXITY, AGREEMENT)
@@ -39,7 +42,9 @@ def measure_language(
     if metric == AGREEMENT and reference is None:
         raise ConfigError(f"metric: {AGREEMENT} compares with another model, and none is given.")
     total, same, count = 0.0, 0, 0
-    for batch in batches_of(rows, batch_size):
+    batches = -(-len(rows) // batch_size)
+    for number, batch in enumerate(batches_of(rows, batch_size), 1):
+        log_step(logger, "evaluate: batch", number, batches)
         scores, tokens = next_token_scores(model, batch)
         counts = tokens != IGNORED
         flat = scores.flatten(0, 1).float()

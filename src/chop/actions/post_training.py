@@ -40,7 +40,7 @@ CALIBRATE = "calibrate"
 """Key of the observer's options."""
 
 
-def weight_formats(name: str) -> dict[str, dict[str, Any]]:
+def weight_formats(name: str, widths: Sequence[int] = WIDTHS) -> dict[str, dict[str, Any]]:
     """Return one config for each width, with only the weight in the format `name`."""
     if name not in BUDGET_FORMATS:
         raise ConfigError(
@@ -53,20 +53,24 @@ def weight_formats(name: str) -> dict[str, dict[str, Any]]:
             "data_in_width": "NA",
             "bias_width": "NA",
         }
-        for width in WIDTHS
+        for width in widths
     }
 
 
 def rules_for_bits(
-    graph: MaseGraph, batches: Sequence[Any], bits: float, form: str
+    graph: MaseGraph,
+    batches: Sequence[Any],
+    bits: float,
+    form: str | Mapping[str, Mapping[str, Any]],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return arguments of quantize_transform_pass for `bits` per weight, and a record.
 
+    `form`: a format whose widths are chosen, or the configs to choose from, by label.
     The average is over all weights of the model: matrices, kernels and embedding tables. Weights
     without a choice of widths stay floats and count as such; biases and norms do not count. The
     assignment of widths is the one with the least predicted loss.
     """
-    formats = weight_formats(form)
+    formats = weight_formats(form) if isinstance(form, str) else dict(form)
     budget = WeightBudget.of(graph, formats)
     budget.check(bits)
     _, info = sensitivity_analysis_pass(graph, {"data": batches, "formats": formats})

@@ -62,7 +62,8 @@ class WeightBudget:
             rest = f", with {floats:,} of {self.total:,} weights as floats" if floats else ""
             raise ConfigError(
                 f"quantize.bits: {bits:g} bits, and the cheapest formats take {least:.4g}{rest}. "
-                "Allow more."
+                "Allow more, or give --widths (2,3,4,5,6,8), of which few kernels and exports take "
+                "others than 4 and 8."
             )
 
     def chosen_bits(self, bits: float) -> float:

@@ -14,7 +14,13 @@ from chop.cli.data import Data
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
 from chop.cli.source import describe, load, tokenizer_of
-from chop.cli.train_and_measure import check_fit, fit, forget_checkpoints, measured
+from chop.cli.train_and_measure import (
+    check_fit,
+    fit,
+    forget_checkpoints,
+    measured,
+    rows_to_measure,
+)
 from chop.cli.units import with_units
 from chop.ir.graph import MaseGraph
 
@@ -23,7 +29,8 @@ from chop.ir.graph import MaseGraph
 class Compression:
     """`change` compresses the graph and returns a record; training for `epochs` follows.
 
-    `stage`: name of that training. `is_measured`: evaluate before and after.
+    `stage`: name of that training. `is_measured`: evaluate before and after. `save_format`: that of
+    `MaseGraph.export`.
     """
 
     name: str
@@ -31,6 +38,7 @@ class Compression:
     epochs: float
     stage: str
     is_measured: bool
+    save_format: str = "graph"
 
 
 def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGraph, dict[str, Any]]:
@@ -41,11 +49,14 @@ def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGrap
     if data is not None and plan.epochs:
         check_fit(graph, data, config, plan.epochs)
     reference = copy.deepcopy(graph) if config.measure == AGREEMENT else None
+    tested = None
+    if data is not None and (plan.is_measured or plan.epochs):
+        tested = rows_to_measure(session, graph, data, config)
 
     def facts() -> dict[str, Any]:
         record = model_size(graph)
-        if data is not None and (plan.is_measured or plan.epochs):
-            record |= measured(session, graph, data, config, reference)
+        if tested is not None:
+            record |= measured(session, graph, tested, config, reference)
         return record
 
     before = facts()
@@ -58,10 +69,11 @@ def compress(config: Any, session: Session, plan: Compression) -> tuple[MaseGrap
         forget_checkpoints(session)
     session.start_work()
     last = list(stages)[-1]
-    rows = with_units(before_and_after(before, stages[last]))
-    session.console.table(rows, disable_numparse=True)
-    save_model(session, graph, tokenizer_of(config, source))
-    return graph, {**describe(graph, source), **info, "stages": stages}
+    table = with_units(before_and_after(before, stages[last]))
+    session.console.table(table, disable_numparse=True)
+    save_model(session, graph, tokenizer_of(config, source), save_format=plan.save_format)
+    rows = {} if tested is None else {"rows": len(tested.test)}
+    return graph, {**describe(graph, source), **info, **rows, "stages": stages}
 
 
 def before_and_after(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,21 +1,20 @@
-"""Checkpoints of commands, with the tokenizers beside them."""
+"""Checkpoints of commands, with what travels with the model beside them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from chop.cli.companions import save_companions
 from chop.cli.failures import SourceError
 from chop.cli.session import Session
-from chop.dataset.tokenized import load_tokenizer
-from chop.errors import ChopError
 from chop.ir.graph import MaseGraph
 from chop.ir.store.checkpoint import is_checkpoint
 
 GRAPH = "graph"
 """Name of the checkpoint in an output folder."""
 TOKENIZER = "tokenizer"
-"""Folder of its tokenizer, beside it."""
+"""Folder of its tokenizer, its chat template and its preprocessor, beside it."""
 
 
 def checkpoint_path(path: Path) -> Path | None:
@@ -31,7 +30,7 @@ def checkpoint_path(path: Path) -> Path | None:
 
 
 def tokenizer_beside(checkpoint: Path) -> str | None:
-    """Return the folder of the tokenizer that was saved with a checkpoint, or None."""
+    """Return the folder that was saved with a checkpoint for its tokenizer, or None."""
     folder = checkpoint.parent / TOKENIZER
     return str(folder) if folder.is_dir() else None
 
@@ -39,13 +38,7 @@ def tokenizer_beside(checkpoint: Path) -> str | None:
 def save_model(
     session: Session, graph: MaseGraph, tokenizer: str | None = None, **options: Any
 ) -> None:
-    """Write the checkpoint of a command, and the tokenizer at the place `tokenizer`."""
+    """Write the checkpoint of a command, and what travels with the model at `tokenizer`."""
     session.graph = graph
     graph.export(session.folder / GRAPH, **options)
-    if tokenizer is None:
-        return
-    try:
-        loaded = load_tokenizer(tokenizer)
-    except ChopError:  # the model reads no text, or its folder holds only weights
-        return
-    loaded.save_pretrained(str(session.folder / TOKENIZER))
+    save_companions(tokenizer, session.folder / TOKENIZER)

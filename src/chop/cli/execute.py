@@ -17,6 +17,7 @@ from chop.cli.places import load_name
 from chop.cli.run_log import run_log
 from chop.cli.session import CommandResult, DryRunEnd, Session
 from chop.cli.settings import to_toml
+from chop.cli.step_progress import step_progress
 from chop.files import write_whole
 from chop.log import get_report_logger
 
@@ -41,7 +42,8 @@ def execute(
         run_log(config.out, words or [command.name], settings, console) as session.console,
     ):
         config = _completed(config, session.console)
-        result = CommandResult(command.run(config, session))
+        with step_progress(session.console):
+            result = CommandResult(command.run(config, session))
         write_whole(session.folder / CONFIG, to_toml(command.name, config))
         written = sorted({*(entry.name for entry in session.folder.iterdir()), RESULT})
         with (session.folder / RESULT).open("w") as opened:

@@ -12,6 +12,7 @@ from transformers import PretrainedConfig
 
 from chop.actions.language import LANGUAGE_METRICS
 from chop.cli.checkpoints import checkpoint_path
+from chop.cli.model_files import GGUF, kind_of
 from chop.cli.places import thing_of
 from chop.cli.shared_options import DataOptions, ModelOptions
 from chop.dataset.running_text import is_language_data
@@ -63,9 +64,16 @@ def glimpse(options: ModelOptions) -> Glimpse:
     checkpoint = checkpoint_path(Path(name))
     if checkpoint is not None:
         return _of_class(*outline(checkpoint))
+    if Path(name).is_file():
+        return _of_file(Path(name))
     if ":" in name:
         return Glimpse()
     return _hugging_face(name, options)
+
+
+def _of_file(path: Path) -> Glimpse:
+    """Return the facts about a file of another program: GGUF files hold language models."""
+    return Glimpse(PREDICTS_TEXT, "GGUF file") if kind_of(path) == GGUF else Glimpse()
 
 
 def _of_class(kind: str, config: Mapping[str, Any]) -> Glimpse:

@@ -1,10 +1,10 @@
 """Command-line options read from the fields of a dataclass.
 
 The help of an option stands beside its field: `rank: Annotated[int, "Columns of A."] = 8`. Metadata
-of a field may hold `positional` (a word without a flag), `prefix` (before the flags of a nested
-dataclass; default: the field's name), `choices` (a function that returns names to complete),
-`lister` (a shell command that prints them at completion time) and `tables` (the flag names tables,
-each with its defaults).
+of a field may hold `positional` (a word without a flag; 2: the second word, which has a flag too),
+`prefix` (before the flags of a nested dataclass; default: the field's name), `choices` (a function
+that returns names to complete), `lister` (a shell command that prints them at completion time) and
+`tables` (the flag names tables, each with its defaults).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import functools
 import inspect
+import keyword
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,6 +46,7 @@ class CommandOption:
     group: str
     default: Any
     is_positional: bool = False
+    has_flag: bool = True
     choices: Callable[[], Iterable[str]] | None = None
     lister: str = ""
 
@@ -56,7 +58,8 @@ class CommandOption:
     @property
     def parameter(self) -> str:
         """Name of the option as a keyword argument in Python."""
-        return self.flag.removeprefix("--").replace("-", "_")
+        name = self.flag.removeprefix("--").replace("-", "_")
+        return f"{name}_" if keyword.iskeyword(name) else name
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -91,19 +94,27 @@ def options_of(cls: type, path: tuple[str, ...] = (), prefix: str = "") -> list[
             options.append(
                 CommandOption(
                     key,
-                    f"--{prefix}{field.name}".replace("_", "-"),
+                    f"--{prefix}{field.name.rstrip('_')}".replace("_", "-"),
                     hint,
                     text,
                     _title(owner),
                     default_of(field),
                     bool(field.metadata.get("positional")),
+                    field.metadata.get("positional") is not True,
                     field.metadata.get("choices"),
                     field.metadata.get("lister", ""),
                 )
             )
     # the options of the class itself come first, then those of its bases in their order
     ranks = {_title(base): rank for rank, base in enumerate(cls.__mro__)}
-    return sorted(options, key=lambda option: ranks.get(option.group, 0))
+    seconds = [
+        (*path, f.name) for f in dataclasses.fields(cls) if f.metadata.get("positional") == 2
+    ]
+
+    def place(option: CommandOption) -> tuple[bool, int]:
+        return option.path in seconds, ranks.get(option.group, 0)
+
+    return sorted(options, key=place)
 
 
 @functools.cache
@@ -160,7 +171,9 @@ def _add(group: Any, option: CommandOption) -> None:
     if option.is_positional:
         count = "*" if option.is_list else "?"
         group.add_argument(option.dest, nargs=count, metavar=option.path[-1].upper(), **common)
-    elif option.is_switch:
+    if not option.has_flag:
+        return
+    if option.is_switch:
         action = argparse.BooleanOptionalAction
         group.add_argument(option.flag, dest=option.dest, action=action, **common)
     else:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from torch import fx, nn
 
 from chop.actions.fixed_point import OPERANDS, fitted_fixed_point, observe_ranges
 from chop.actions.post_training import (
@@ -14,6 +18,7 @@ from chop.actions.post_training import (
     weight_formats,
 )
 from chop.actions.records import write_csv
+from chop.actions.targets import DEFAULT_TARGET, SHIPPED_WIDTHS, check_target
 from chop.actions.weight_budget import WeightBudget
 from chop.actions.weighted_layers import weighted_ops
 from chop.cli.commands.quantize import QuantizeConfig
@@ -24,8 +29,10 @@ from chop.cli.train_and_measure import CHECKPOINTS, forget_checkpoints
 from chop.errors import ConfigError
 from chop.files import remove_whole, write_whole
 from chop.ir.graph import MaseGraph
+from chop.ir.ops import node_module
 from chop.nn.quantizers.formats import find_format, spelled_settings
-from chop.passes import learn_scales_transform_pass
+from chop.passes import learn_scales_transform_pass, sensitivity_analysis_pass
+from chop.passes.graph.analysis.sensitivity import layers_with_weights
 from chop.passes.graph.transforms.quantize import check_quantization
 from chop.passes.rewrite.lift_layers import lift_products
 
@@ -33,6 +40,10 @@ OBSERVED_BATCHES = 4
 """Batches from which `--fit` chooses fractional bits."""
 DEFAULT_FORMAT = "mxint8"
 """Format of weights and inputs if no option names one: nearly as accurate as floats."""
+WIDE_SHARE = 0.1
+"""Largest share of the weights that `--bits 4` widens to 8 bits because of their loss."""
+OUTLIER = 4.0
+"""Factor over the median loss per weight from which a layer needs 8 bits."""
 WIDTH_ALONE = "integer"
 """Format if --width is given alone."""
 
@@ -49,7 +60,12 @@ def quantize_graph(
     check_options(config.options)
     lift_products(graph)
     record: dict[str, Any] = {}
-    if config.bits is None:
+    if config.bits is None and config.for_ is not None:
+        width = check_target(config.for_, config.format).width_of(config.format)
+        config = dataclasses.replace(config, bits=float(width), format=None)
+    if config.bits is not None and not config.is_average:
+        rules, record["allocation"] = _fixed_width(config, int(config.bits), session, graph, data)
+    elif config.bits is None:
         rules = pass_arguments(config, graph, data)
         check_quantization(graph, rules)
         if not config.rules and _is_default(config):
@@ -78,12 +94,76 @@ def quantize_graph(
     return {**record, **info}
 
 
+def _fixed_width(
+    config: QuantizeConfig, width: int, session: Session, graph: MaseGraph, data: Data | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return rules with weights of `width` bits, and with 8 where a layer needs it.
+
+    With data these are the layers with the largest loss, up to a share of the weights. Without
+    data they are the embedding and the head of a language model.
+    """
+    target = check_target(config.for_ or DEFAULT_TARGET, config.format)
+    configs = target.weight_configs()
+    low, high = target.formats[width], target.formats[max(target.formats)]
+    nodes = [
+        node
+        for node, layer in layers_with_weights(graph).items()
+        if target.embeddings or not isinstance(layer, nn.Embedding)
+    ]
+    session.start_work()
+    wide = set() if low == high else _layers_of_words(graph, nodes)
+    if data is not None and low != high:
+        rows = min(config.rows_measured_at_once, config.calibration_rows)
+        batches = data.batches(graph.model, rows, -(-config.calibration_rows // rows))
+        wide |= _layers_that_lose_most(graph, nodes, batches, configs, low, high)
+    labels = {node.name: high if node in wide else low for node in nodes}
+    session.console.note(
+        f"{len(nodes) - len(wide)} layers in {low}"
+        + (f", {len(wide)} in {high}: {', '.join(sorted(n.name for n in wide))}" if wide else "")
+    )
+    rules = {name: {"config": dict(configs[label])} for name, label in labels.items()}
+    return {"by": "name", **rules}, {"assignment": labels}
+
+
+def _layers_of_words(graph: MaseGraph, nodes: Sequence[fx.Node]) -> set[fx.Node]:
+    """Return the embedding and the head of a language model, which lose most in 4 bits."""
+    size = getattr(getattr(graph.model, "config", None), "vocab_size", None)
+    layers: dict[fx.Node, Any] = {node: node_module(node) for node in nodes}
+    return {n for n, layer in layers.items() if size and layer.weight.shape[0] == size}
+
+
+def _layers_that_lose_most(
+    graph: MaseGraph,
+    nodes: Sequence[fx.Node],
+    batches: list[Any],
+    configs: Mapping[str, Any],
+    low: str,
+    high: str,
+) -> set[fx.Node]:
+    """Return the layers that gain most from 8 bits, with at most `WIDE_SHARE` of the weights."""
+    args = {"data": batches, "formats": {name: configs[name] for name in (low, high)}}
+    _, info = sensitivity_analysis_pass(graph, args)
+    loss = {(row["node"], row["format"]): row["loss"] for row in info["table"]}
+    sizes: dict[fx.Node, int] = {n: node_module(n).weight.numel() for n in nodes}  # type: ignore[union-attr, operator]
+    known = [n for n in nodes if (n.name, low) in loss]
+    gains = {n: (loss[n.name, low] - loss[n.name, high]) / sizes[n] for n in known}
+    room, chosen = WIDE_SHARE * sum(sizes.values()), set()
+    typical = sorted(gains.values())[len(gains) // 2] if gains else 0.0
+    for node in sorted(gains, key=gains.__getitem__, reverse=True):
+        if gains[node] > OUTLIER * max(typical, 0.0) and sizes[node] <= room:
+            chosen.add(node)
+            room -= sizes[node]
+    return chosen
+
+
 def _allocate(
     config: QuantizeConfig, bits: float, session: Session, graph: MaseGraph, batches: list[Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return rules whose weights have `bits` on average, and the record of the choice."""
-    form = config.format or BUDGET_FORMATS[0]
-    WeightBudget.of(graph, weight_formats(form)).check(bits)
+    form: Any = weight_formats(config.format or BUDGET_FORMATS[0], config.widths or SHIPPED_WIDTHS)
+    if config.for_ is not None:
+        form = check_target(config.for_, config.format).weight_configs()
+    WeightBudget.of(graph, form).check(bits)
     session.start_work()
     rules, chosen = rules_for_bits(graph, batches, bits, form)
     sensitivity = json.dumps(chosen.pop("sensitivity"), indent=1)

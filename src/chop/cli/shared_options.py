@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from chop.cli.names import names
 from chop.errors import ConfigError
 
 POSITIONAL = {"positional": True}
+SECOND = {"positional": 2}
+"""Metadata of the second word without a flag."""
 STUDY_NAMES = "mase studies --names"
 """Shell command that lists studies for completion."""
 Task = Literal[
@@ -51,11 +53,16 @@ class OutputOptions:
 class ModelOptions:
     """Model."""
 
+    keeps_packed: ClassVar[bool] = False
+    """True if the packed weights of a file stay packed; False for commands that change them."""
+    keeps_cache: ClassVar[bool] = False
+    """True if language models are captured with their cache, so that the result generates."""
+
     model: Annotated[
         str | None,
-        "A hub name, a Hugging Face folder, module:function or file.py:function that returns a "
-        "model (or a model and its inputs), a MaseGraph checkpoint, or a reference model "
-        "(`mase list models`).",
+        "A hub name, a Hugging Face folder (also of compressed-tensors), a GGUF, ONNX or QONNX "
+        "file, module:function or file.py:function that returns a model (or a model and its "
+        "inputs), a MaseGraph checkpoint, or a reference model (`mase list models`).",
     ] = field(default=None, metadata=names("models", **POSITIONAL))
     task: Annotated[
         Task | None,
@@ -109,6 +116,10 @@ class DataOptions:
     test_rows: Annotated[
         int | None, "Number of test rows, drawn at random with the same share of each class."
     ] = None
+    all_rows: Annotated[
+        bool,
+        "Evaluate on all test rows. Default: as many as take about a minute on two cores.",
+    ] = False
     data_seed: Annotated[int, "Seed of the random draw of rows."] = 0
     validation_share: Annotated[
         float,

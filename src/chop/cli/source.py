@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,32 +16,37 @@ from chop.cli.checkpoints import checkpoint_path, tokenizer_beside
 from chop.cli.data import Data, load_data, require_data
 from chop.cli.failures import SourceError
 from chop.cli.glimpse import task_to_load
+from chop.cli.model_files import READERS, kind_of, tokenizer_folder
 from chop.cli.output import settle
 from chop.cli.places import import_name, thing_of
 from chop.cli.shared_options import DataOptions, ModelOptions
 from chop.errors import ChopError, ConfigError, HubError, TraceError
 from chop.hub import locate
 from chop.ir.graph import MaseGraph
+from chop.ir.trace.cache_capture import takes_cache
 from chop.ir.trace.inputs import Signature, is_hugging_face
 from chop.models import MODELS, get_model
 from chop.models.named import DEFAULT_TASK, build_model, check_task
 from chop.models.reference_models import facts_of
+from chop.models.tasks import PREDICTS_TEXT, task_of_class
 from chop.passes import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 
-REFERENCE, CHECKPOINT, FUNCTION, FOLDER, HUB, OBJECT = (
+REFERENCE, CHECKPOINT, FILE, FUNCTION, FOLDER, HUB, OBJECT = (
     "a reference model",
     "a MaseGraph checkpoint",
+    "a GGUF, ONNX or compressed-tensors file",
     "module:function or file.py:function",
     "a Hugging Face folder",
     "a hub name",
     "a Python object",
 )
-FORMS = (REFERENCE, CHECKPOINT, FUNCTION, FOLDER, HUB)
+FORMS = (REFERENCE, CHECKPOINT, FILE, FUNCTION, FOLDER, HUB)
 """Forms of a model on a command line, in the order in which they are tried."""
 HUGGING_FACE = (FOLDER, HUB)
 ACCEPTED = {
     REFERENCE: ("task", "model_options", "inputs", "input_shape"),
     CHECKPOINT: ("classes", "input_shape", "trust_remote_code"),
+    FILE: ("plugins",),
     FUNCTION: ("model_options", "inputs", "input_shape"),
     **dict.fromkeys(
         HUGGING_FACE, ("task", "model_options", "inputs", "input_shape", "trust_remote_code")
@@ -57,6 +63,7 @@ class Source:
     """A model: `graph` if it was saved as one, otherwise `model` with its `inputs` if known.
 
     `kind`: its form, one of `ACCEPTED`. `place`: the folder or hub name of its tokenizer, or None.
+    `scratch`: a temporary folder that `place` is in, deleted with the source.
     """
 
     name: str
@@ -65,6 +72,7 @@ class Source:
     graph: MaseGraph | None = None
     inputs: Any = None
     place: str | None = None
+    scratch: Any = None
 
 
 def load(config: Any, *, is_alone: bool = True) -> tuple[Source, Data | None, MaseGraph]:
@@ -159,6 +167,23 @@ def _checkpoint(name: str, options: ModelOptions, tried: list[str]) -> Source | 
     return Source(name, CHECKPOINT, graph=graph, place=tokenizer_beside(path))
 
 
+def _file(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
+    path = Path(name)
+    kind = kind_of(path)
+    if kind is None:
+        tried.append(f"{FILE} ({'of another kind' if path.exists() else 'no such file'}: {name})")
+        return None
+    return read_source(path, kind, packed=options.keeps_packed)
+
+
+def read_source(path: Path, kind: str, *, packed: bool) -> Source:
+    """Return the model of a file of another program, with its tokenizer."""
+    graph = READERS[kind](path, packed)
+    folder = tokenizer_folder(path, kind)
+    place = folder.name if isinstance(folder, tempfile.TemporaryDirectory) else folder
+    return Source(str(path), FILE, graph=graph, place=place, scratch=folder)
+
+
 def _function(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
     if ":" not in name:
         tried.append(f"{FUNCTION} (no ':' in it)")
@@ -209,6 +234,7 @@ FINDERS: tuple[Callable[[str, ModelOptions, list[str]], Source | None], ...] = (
     _object,
     _reference,
     _checkpoint,
+    _file,
     _function,
     _hugging_face,
 )
@@ -275,8 +301,10 @@ def _trace_hugging_face(
     if options.input_shape is not None:
         raise ConfigError(f"input_shape: {kind} is a Hugging Face model. Give --inputs instead.")
     names = options.inputs or (None if data is None else _fed_inputs(model, data))
+    generates = task_of_class(kind) == PREDICTS_TEXT
+    cache = options.keeps_cache and generates and takes_cache(model)
     try:
-        return MaseGraph(model, hf_input_names=names, dummy_in=source.inputs)
+        return MaseGraph(model, hf_input_names=names, dummy_in=source.inputs, cache=cache)
     except ChopError:
         raise
     except (TypeError, ValueError, RuntimeError) as error:  # from the model's forward

@@ -144,7 +144,13 @@ def load_tokenizer_of(config: GenerateConfig, source: Source) -> Any:
 
 def encode(tokenizer: Any, config: GenerateConfig, graph: MaseGraph) -> dict[str, Any]:
     """Return the tokens of the prompt as inputs of the model."""
-    encoded = tokenizer(config.prompt, return_tensors="pt")
+    if is_chat(tokenizer, config):
+        messages = [{"role": "user", "content": config.prompt}]
+        encoded = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+        )
+    else:
+        encoded = tokenizer(config.prompt, return_tensors="pt")
     if not encoded["input_ids"].numel():
         raise UsageError(f"--prompt {config.prompt!r}: no token comes of it.")
     size = getattr(graph.model.config, "vocab_size", None)
@@ -156,6 +162,24 @@ def encode(tokenizer: Any, config: GenerateConfig, graph: MaseGraph) -> dict[str
     device = graph.as_transformers().device
     names = ("input_ids", "attention_mask")
     return {name: encoded[name].to(device) for name in names if name in encoded}
+
+
+def is_chat(tokenizer: Any, config: GenerateConfig) -> bool:
+    """Return True if the prompt is a message of a chat; raise if there is no template for it."""
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    if config.chat and not has_template:
+        raise UsageError("--chat: the tokenizer has no chat template. Give --no-chat.")
+    return has_template if config.chat is None else config.chat
+
+
+def decode(
+    tokenizer: Any, config: GenerateConfig, inputs: Mapping[str, Any], best: Generated
+) -> str:
+    """Return the text of a run: of a chat the answer alone, otherwise with the prompt."""
+    tokens = best.tokens[0]
+    if is_chat(tokenizer, config) and len(tokens) > best.new_tokens:
+        tokens = tokens[inputs["input_ids"].shape[1] :]
+    return str(tokenizer.decode(tokens, skip_special_tokens=True))
 
 
 def generation_options(config: GenerateConfig) -> dict[str, Any]:
@@ -178,7 +202,8 @@ def make_streamer(config: GenerateConfig, session: Session, tokenizer: Any) -> A
         def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
             write_line(session.console.out, text, end="\n" if stream_end else "")
 
-    return ConsoleStreamer(tokenizer, skip_special_tokens=True)
+    skips_prompt = is_chat(tokenizer, config)
+    return ConsoleStreamer(tokenizer, skip_prompt=skips_prompt, skip_special_tokens=True)
 
 
 def summary(best: Generated) -> str:

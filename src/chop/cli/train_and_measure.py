@@ -10,11 +10,15 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from chop.actions.language import LANGUAGE_METRICS, measure_language
 from chop.actions.train import get_trainer
 from chop.cli.console import Console, ProgressDisplay
-from chop.cli.data import Data
+from chop.cli.data import TEST, Data
 from chop.cli.run_identity import run_folder, run_identity
 from chop.cli.session import Session
+from chop.dataset.row_selection import draw_rows
 from chop.ir.graph import MaseGraph
 from chop.ir.trace.inputs import is_hugging_face
+from chop.log import get_logger, log_step
+
+logger = get_logger(__name__)
 
 CHECKPOINTS = "checkpoints"
 LEARNING_RATES = {True: 5e-5, False: 1e-3}
@@ -71,6 +75,20 @@ class StepReport(TrainerCallback):
             self.note = f"loss {float(logs['loss']):.4f}"
 
 
+class PredictionSteps(TrainerCallback):
+    """Callback that reports the batches of an evaluation as steps."""
+
+    done = 0
+
+    def on_prediction_step(
+        self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **rest: Any
+    ) -> None:
+        """Count a batch; the count starts again after the last one."""
+        total = len(eval_dataloader)
+        self.done = self.done % total + 1
+        log_step(logger, "evaluate: batch", self.done, total)
+
+
 def measure(
     graph: MaseGraph, data: Data, settings: MeasureSettings, reference: MaseGraph | None = None
 ) -> dict[str, float]:
@@ -89,6 +107,35 @@ def measure(
     values = trainer.evaluate()
     keys = (settings.measure, "loss")
     return {key: float(values[f"eval_{key}"]) for key in keys if f"eval_{key}" in values}
+
+
+EVALUATION_FLOPS = 2e12
+"""Operations of a default evaluation: about a minute on two CPU cores."""
+
+
+def rows_to_measure(session: Session, graph: MaseGraph, data: Data, settings: Any) -> Data:
+    """Return the data with as many test rows as a default evaluation takes, and note the number.
+
+    The number depends on the model alone, so that results can be compared.
+    """
+    whole = len(data.test)
+    if settings.all_rows or settings.test_rows is not None:
+        return data
+    count = int(EVALUATION_FLOPS / max(flops_per_row(graph, data), 1.0))
+    count = max(count, 2 * settings.rows_measured_at_once)
+    if count >= whole or not hasattr(data.test, "select"):
+        return data
+    session.console.note(f"evaluates {count} of {whole} test rows; --all-rows takes all")
+    rows = draw_rows(data.test, count, settings.data_seed)
+    return Data({**data.splits, TEST: rows}, data.tokenizer)
+
+
+def flops_per_row(graph: MaseGraph, data: Data) -> float:
+    """Return the operations of a forward run on one row: two per weight and token."""
+    row = data.test[0]
+    tokens = len(row["input_ids"]) if "input_ids" in row else 1
+    elements = sum(p.numel() for p in graph.model.parameters() if p.dim() > 1)
+    return 2.0 * tokens * elements
 
 
 def measured(
@@ -168,4 +215,5 @@ def make_trainer(
     )
     for noisy in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(noisy)
+    trainer.add_callback(PredictionSteps())
     return trainer

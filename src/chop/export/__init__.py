@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from chop.export.export_report import ExportReport as ExportReport
     from chop.export.gguf import to_gguf as to_gguf
     from chop.export.gguf_reader import from_gguf as from_gguf
+    from chop.export.gguf_tokenizer import tokenizer_from_gguf as tokenizer_from_gguf
     from chop.export.huggingface import MaseConfig as MaseConfig
     from chop.export.huggingface import to_huggingface as to_huggingface
     from chop.export.lowered import to_exported_program as to_exported_program
@@ -36,6 +37,7 @@ _LAZY = {
     "to_onnx": "onnx",
     "to_qonnx": "onnx",
     "from_gguf": "gguf_reader",
+    "tokenizer_from_gguf": "gguf_tokenizer",
     "from_onnx": "onnx_import.reader",
     "from_qonnx": "onnx_import.reader",
 }

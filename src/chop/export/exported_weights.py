@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -12,7 +14,8 @@ from chop.errors import ExportError
 from chop.ir.graph import MaseGraph
 from chop.ir.store.packed_tensors import HasFormats
 from chop.kernels.layers import PACKED_LAYERS, QLinearInt8, QLinearPacked, unpacked_weight
-from chop.kernels.packed_formats import PACKED_FORMATS
+from chop.kernels.packed_formats import packed_format
+from chop.kernels.reference import real_scales
 from chop.nn.modules.coded import CodedLinear
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.modules.masked import Masked
@@ -30,18 +33,28 @@ class Weight:
     """Parameter as its layer computes with it; `format` is None for a plain float.
 
     `is_linear`: the matrix of a linear layer, (outputs, inputs). Models like GPT-2 store some as
-    (inputs, outputs) until the layer is quantised.
+    (inputs, outputs) until the layer is quantised. `offset`: what is added to integers times their
+    scales, or None.
     """
 
     values: Tensor
     format: Quantizer | None = None
     scale: Floats | None = None
     is_linear: bool = False
+    offset: Floats | None = None
 
     @property
     def text(self) -> str:
         """Format as text."""
+        if self.offset is not None:
+            return f"{self.format} with offsets"
         return "float" if self.format is None else str(self.format)
+
+    def offsets(self) -> Tensor | None:
+        """Return the offset of every value, expanded to their shape, or None."""
+        if self.offset is None:
+            return None
+        return spread(self.offset, self.values.shape).float().expand_as(self.values)
 
     def steps(self) -> Tensor | None:
         """Return the step that divides every value, expanded to their shape, or None."""
@@ -104,9 +117,17 @@ def _packed(layer: nn.Module) -> Weight:
     values = unpacked_weight(layer).detach()
     if isinstance(layer, QLinearInt8):
         return Weight(values, INT8, Floats(layer.scales.detach(), 0), True)
-    row = PACKED_FORMATS[layer.format]  # type: ignore[index]
-    form = row.quantizer(layer.group_size)  # type: ignore[arg-type]
-    return Weight(values, form, None, isinstance(layer, QLinearPacked))
+    packed: Any = layer.weight
+    row = packed_format(packed.format)
+    assert row is not None, f"no packed format '{packed.format}'"
+    form, is_linear = row.quantizer(packed.group_size), isinstance(layer, QLinearPacked)
+    if not row.has_real_scales:
+        return Weight(values, form, None, is_linear)
+    form = dataclasses.replace(form, scale="stored", narrow=False)  # type: ignore[call-arg]
+    scale, offset = real_scales(packed.scales), packed.offsets
+    group = packed.group_size
+    added = None if offset is None else Floats(offset.detach().float(), None, group)
+    return Weight(values, form, Floats(scale, None, group), is_linear, added)
 
 
 def quantized_activations(graph: MaseGraph) -> list[str]:

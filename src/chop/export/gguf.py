@@ -18,7 +18,15 @@ from chop.export.exported_weights import Weight, check_activations, weights_of
 from chop.export.gguf_families import GGUFFamily, family_of, rows_of
 from chop.export.gguf_file import GGUFTensor, write_gguf
 from chop.export.gguf_tokenizer import tokenizer_metadata
-from chop.export.gguf_types import BLOCK_TYPES, FLOAT_TYPES, TYPES, GGUFType, blocks_of, type_named
+from chop.export.gguf_types import (
+    BLOCK_TYPES,
+    FLOAT_TYPES,
+    TYPES,
+    GGUFType,
+    blocks_of,
+    offset_bytes,
+    type_named,
+)
 from chop.ir.graph import MaseGraph
 
 Fallback = Literal["float", "nearest"] | None
@@ -148,19 +156,29 @@ def _arranged(weight: Weight, name: str, family: GGUFFamily, config: Any) -> Wei
         is_turned = family.is_turned(name) and rows.dim() == 2 and not weight.is_linear
         return family.arranged(name, (rows.t() if is_turned else rows).contiguous(), config)
 
-    steps = weight.steps()
-    own_steps = None if steps is None else arrange(steps)
-    return _Arranged(arrange(weight.values), weight.format, weight.scale, own_steps=own_steps)
+    steps, offsets = weight.steps(), weight.offsets()
+    return _Arranged(
+        arrange(weight.values),
+        weight.format,
+        weight.scale,
+        offset=weight.offset,
+        own_steps=None if steps is None else arrange(steps),
+        own_offsets=None if offsets is None else arrange(offsets),
+    )
 
 
 @dataclass(frozen=True)
 class _Arranged(Weight):
-    """Weight with arranged steps."""
+    """Weight with arranged steps and offsets."""
 
     own_steps: Tensor | None = None
+    own_offsets: Tensor | None = None
 
     def steps(self) -> Tensor | None:
         return self.own_steps
+
+    def offsets(self) -> Tensor | None:
+        return self.own_offsets
 
 
 def _place(target: str, weight: Weight, source: str, format: str, fallback: Fallback) -> _Placed:
@@ -203,4 +221,9 @@ def _exact_bytes(weight: Weight, kind: GGUFType) -> Any:
     if blocks is None:
         return None
     by_block = None if steps is None else blocks_of(steps.contiguous().numpy(), kind)
-    return kind.exact(blocks, by_block)
+    offsets = weight.offsets()
+    if offsets is None or kind.block == 1:
+        return kind.exact(blocks, by_block)
+    if kind.name != "Q4_1" or by_block is None:  # other block types have no offsets
+        return None
+    return offset_bytes(blocks, by_block[:, :1], offsets.contiguous().numpy().reshape(blocks.shape))

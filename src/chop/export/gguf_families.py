@@ -54,6 +54,19 @@ class GGUFFamily:
             return None
         return f"{backwards[key].replace(LAYER, layer[1] if layer else '')}.{leaf}"
 
+    @property
+    def table(self) -> str:
+        """Path of the embedding in the model."""
+        return self._path_of("token_embd")
+
+    @property
+    def head(self) -> str:
+        """Path of the language head in the model."""
+        return self._path_of("output")
+
+    def _path_of(self, place: str) -> str:
+        return next(own for own, target in self.names.items() if target == place)
+
     def is_turned(self, name: str) -> bool:
         """Return True if the model stores the matrix `name` as (inputs, outputs)."""
         return name.split(".")[-2] in self.transposed

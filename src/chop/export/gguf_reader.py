@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,17 @@ import numpy as np
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules import module as registration
 
 from chop.arguments import PATH, takes
 from chop.errors import ExportError
 from chop.export.gguf_families import FAMILIES, GGUFFamily
 from chop.export.gguf_file import GGUFFile
+from chop.export.gguf_packed import packed_tensor
 from chop.files import shown
 from chop.ir.graph import MaseGraph
+from chop.kernels.layers import QEmbeddingPacked, QLinearPacked
 from chop.passes.graph.transforms import quantize_transform_pass
 
 _SCALED = {
@@ -45,21 +50,79 @@ FORMATS: dict[str, dict[str, Any]] = {
 
 
 @takes(ExportError, path=PATH)
-def from_gguf(path: str | Path) -> MaseGraph:
-    """Return the model of a GGUF file as a graph.
+def from_gguf(path: str | Path, *, cache: bool = False, packed: bool = False) -> MaseGraph:
+    """Return the model of a GGUF file as a graph; with `cache` it can generate text.
 
     Layers of type Q8_0, Q4_0 and MXFP4 become quantised layers with the same values and scales;
-    other types become floats.
+    other types become floats. With `packed` matrices of the types Q8_0, Q4_0, Q4_1 and MXFP4 stay
+    packed in memory and on disk: such layers compute on the bytes, and do not train.
+    `tokenizer_from_gguf` reads the tokenizer.
     """
     file = GGUFFile(path)
     family, config = _config(file)
     _check_shapes(file, family, config)
+    if packed:
+        return MaseGraph(_packed_model(file, family, config), dummy_in=_example(cache), cache=cache)
     model = _build(config)
     values, kinds = _values(file, family, config)
     model.load_state_dict(values, strict=False)
-    graph = MaseGraph(model.eval(), dummy_in={"input_ids": torch.zeros(2, 8, dtype=torch.long)})
+    graph = MaseGraph(model.eval(), dummy_in=_example(cache), cache=cache)
     _quantise(graph, file, family, kinds)
     return graph
+
+
+def _example(cache: bool) -> dict[str, Tensor]:
+    """Return example tokens; with a cache also their padding mask."""
+    tokens = torch.zeros(2, 8, dtype=torch.long)
+    return {"input_ids": tokens, **({"attention_mask": torch.ones_like(tokens)} if cache else {})}
+
+
+def _packed_model(file: GGUFFile, family: GGUFFamily, config: Any) -> Any:
+    """Return the model with packed layers; matrices of block types are never floats."""
+    with _parameters_on_meta():
+        model = _build(config).eval()
+    floats = {}
+    for name in file:
+        source = str(family.source(name))
+        path, _, leaf = source.rpartition(".")
+        _, shape, _ = file.tensors[name]
+        layer = model.get_submodule(path)
+        weight = None
+        if leaf == "weight" and len(shape) == 2 and type(layer) in (nn.Linear, nn.Embedding):
+            weight = packed_tensor(file, name, _arranger(family, source, config))
+        if weight is None:
+            floats[source] = _float_values(file, name, family, config)
+        elif isinstance(layer, nn.Embedding):
+            model.set_submodule(path, QEmbeddingPacked(weight))
+        else:
+            model.set_submodule(path, QLinearPacked(weight, _bias(file, family, source, config)))
+        if weight is not None and path == family.table and config.tie_word_embeddings:
+            model.set_submodule(family.head, QLinearPacked(weight, None))
+    model.load_state_dict(floats, strict=False, assign=True)
+    if f"{family.table}.weight" in floats and config.tie_word_embeddings:
+        model.get_submodule(family.head).weight = model.get_submodule(family.table).weight
+    return model
+
+
+def _bias(file: GGUFFile, family: GGUFFamily, source: str, config: Any) -> Tensor | None:
+    name = str(family.target(f"{source.removesuffix('.weight')}.bias"))
+    return _float_values(file, name, family, config) if name in file.tensors else None
+
+
+@contextlib.contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Give parameters of modules that are built inside no memory; buffers are computed."""
+
+    def empty(_: nn.Module, name: str, value: nn.Parameter | None) -> Any:
+        if value is None:
+            return None
+        return nn.Parameter(value.to("meta"), value.requires_grad)
+
+    handle = registration.register_module_parameter_registration_hook(empty)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _config(file: GGUFFile) -> tuple[GGUFFamily, Any]:
@@ -229,14 +292,28 @@ def _values(
     """Return the tensors by their names in the model, and their types."""
     values, kinds = {}, {}
     for name in file:
-        source = family.source(name)
-        assert source is not None, f"{name} was checked"
-        tensor = torch.from_numpy(np.array(file.values(name)))
-        rows = family.arranged(source, tensor, config, back=True)
-        is_turned = family.is_turned(source) and rows.dim() == 2
-        values[source] = rows.t().contiguous() if is_turned else rows
+        source = str(family.source(name))
+        values[source] = _float_values(file, name, family, config)
         kinds[source] = file.tensors[name][0].name
     return values, kinds
+
+
+def _float_values(file: GGUFFile, name: str, family: GGUFFamily, config: Any) -> Tensor:
+    """Return the tensor `name` of the file as floats, in the arrangement of the model."""
+    source = family.source(name)
+    assert source is not None, f"{name} was checked"
+    rows = _own_rows(family, source, torch.from_numpy(np.array(file.values(name))), config)
+    is_turned = family.is_turned(source) and rows.dim() == 2
+    return rows.t().contiguous() if is_turned else rows
+
+
+def _arranger(family: GGUFFamily, source: str, config: Any) -> Callable[[Tensor], Tensor]:
+    return lambda values: _own_rows(family, source, values, config)
+
+
+def _own_rows(family: GGUFFamily, source: str, values: Tensor, config: Any) -> Tensor:
+    """Return the rows of a tensor of the file in the order of the model."""
+    return family.arranged(source, values, config, back=True)
 
 
 def _quantise(graph: MaseGraph, file: GGUFFile, family: GGUFFamily, kinds: dict[str, str]) -> None:

@@ -158,6 +158,35 @@ def _exact_offset(values: Array, steps: Array | None) -> Array | None:
     return data if np.array_equal(_decode_offset(data), values) else None
 
 
+ZERO_CODE = 8
+"""Code of Q4_1 that stands for 0 times the step in a packed layer, whose codes are -8 … 7."""
+
+
+def offset_bytes(values: Array, step: Array, offsets: Array) -> Array | None:
+    """Return the Q4_1 bytes of codes -8 … 7 times `step` plus `offsets`; None if they have none.
+
+    The offset of the file is that of code -8. Values may differ by a rounding of float32.
+    """
+    offset = offsets[:, :1]
+    whole = np.rint(_quotient(values - offset, step)) + ZERO_CODE
+    if whole.min() < 0 or whole.max() > 15 or _exact_half(step, None) is None:
+        return None
+    lowest = _half(offset - ZERO_CODE * step).view(np.uint8)
+    data = _scale_and(step, lowest, _half_bytes(whole.astype(np.uint8)))
+    bound = 2.0**-22 * np.maximum(np.abs(offset), np.abs(values))
+    return data if (np.abs(_decode_offset(data) - values) <= bound).all() else None
+
+
+def offset_parts(data: Array) -> tuple[Array, Array, Array]:
+    """Return the codes -8 … 7, the steps and the offsets of Q4_1 blocks, one block per row."""
+    step = _scales(data)
+    return (
+        _four_bits(data[:, 4:]).astype(np.int8) - ZERO_CODE,
+        step,
+        _scales(data, 1) + ZERO_CODE * step,
+    )
+
+
 def _nearest_offset(values: Array) -> Array:
     low, high = values.min(1, keepdims=True), values.max(1, keepdims=True)
     offset = _half(low).astype(np.float32)

@@ -17,7 +17,7 @@ from chop.ir.ops import OPS
 from chop.ir.store.packed_tensors import check_parts
 from chop.kernels.layers import QEmbeddingPacked, QLinearPacked
 from chop.kernels.ops import PackedTensor
-from chop.kernels.packed_formats import PACKED_FORMATS, groups_of
+from chop.kernels.packed_formats import INTEGER_FORMATS, PACKED_FORMATS, groups_of, packed_format
 from chop.nn.modules.coded import PARTS, CodedLinear
 from chop.nn.quantized import from_float
 from chop.nn.quantized.call_operands import layer_quantizers
@@ -67,6 +67,7 @@ def spec_of(layer: nn.Module) -> Spec | None:
             "shape": list(layer.weight.shape),
             "dtype": str(layer.dtype).removeprefix("torch."),
             "bias": getattr(layer, "bias", None) is not None,
+            **({"offsets": True} if layer.weight.offsets is not None else {}),
         }
     if isinstance(layer, QuantizedModule):
         return {"kind": "quantized", "config": dict(layer.config)}
@@ -111,10 +112,14 @@ def _coded_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:
 
 def _packed_weight(spec: Spec) -> PackedTensor:
     rows, columns = spec["shape"]
-    form, size = PACKED_FORMATS[spec["format"]], spec["group_size"]
+    form, size = packed_format(spec["format"]), spec["group_size"]
+    if form is None:
+        allowed = ", ".join((*PACKED_FORMATS, *INTEGER_FORMATS))
+        raise ConfigError(f"no packed format {shown(spec['format'])}. Allowed: {allowed}.")
     codes = torch.empty(rows, form.code_bytes(columns), dtype=torch.uint8)
-    scales = torch.empty(rows, groups_of(columns, size), dtype=torch.uint8)
-    return PackedTensor(codes, scales, spec["format"], size, columns)
+    scales = torch.empty(rows, form.row_scale_bytes(columns, size), dtype=torch.uint8)
+    offsets = torch.empty(rows, groups_of(columns, size)) if spec.get("offsets") is True else None
+    return PackedTensor(codes, scales, spec["format"], size, columns, offsets)
 
 
 def _packed_layer(spec: Spec, old: nn.Module, where: str) -> nn.Module:

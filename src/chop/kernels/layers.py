@@ -6,6 +6,7 @@ gradients pass to the input, so that adapters train.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -15,7 +16,16 @@ from torch import Tensor, nn
 from chop.errors import ConfigError
 from chop.ir.reclass import reclassed
 from chop.kernels import int8_linear
-from chop.kernels.ops import ROUNDED, PackedTensor, multiply, multiply_rounded, pack, unpack
+from chop.kernels.ops import (
+    ROUNDED,
+    PackedTensor,
+    multiply,
+    multiply_rounded,
+    offset_product,
+    pack,
+    packed_embedding,
+    unpack,
+)
 from chop.kernels.packed_experts import QExpertsPacked
 from chop.nn.quantizers import Quantizer
 from chop.nn.quantizers.stored_scale import with_stored_scale
@@ -30,11 +40,23 @@ def _own_bias(bias: Tensor | None) -> nn.Parameter | None:
     return nn.Parameter(bias.detach(), bias.requires_grad or not isinstance(bias, nn.Parameter))
 
 
+OFFSETS = "offsets"
+"""Buffer of the weight's offsets; layers without offsets lack it."""
+
+
+def _register_weight(layer: nn.Module, weight: PackedTensor) -> None:
+    layer.register_buffer("codes", weight.codes)
+    layer.register_buffer("scales", weight.scales)
+    if weight.offsets is not None:
+        layer.register_buffer(OFFSETS, weight.offsets)
+
+
 class QLinearPacked(nn.Module):
     """A linear layer on packed weights.
 
     `quantizers` may hold number formats of `data_in` and `data_out`, and `stored` their stored
-    scales (`data_in_scale`), which become buffers.
+    scales (`data_in_scale`), which become buffers. A weight with offsets adds a small product: the
+    sums of the input's groups times the offsets.
 
     >>> layer = QLinearPacked.from_linear(nn.Linear(64, 8), "mxint4")
     >>> layer(torch.ones(2, 64)).shape, layer.codes.shape
@@ -61,8 +83,7 @@ class QLinearPacked(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.format, self.group_size = weight.format, weight.group_size
         self.quantizers = dict(quantizers or {})
-        self.register_buffer("codes", weight.codes)
-        self.register_buffer("scales", weight.scales)
+        _register_weight(self, weight)
         self.register_parameter("bias", _own_bias(bias))
         for name, scale in (stored or {}).items():
             self.register_buffer(name, scale.detach())
@@ -78,15 +99,20 @@ class QLinearPacked(nn.Module):
     @property
     def weight(self) -> PackedTensor:
         """Packed weight."""
-        return PackedTensor(self.codes, self.scales, self.format, self.group_size, self.in_features)
+        layout = (self.format, self.group_size, self.in_features)
+        return PackedTensor(self.codes, self.scales, *layout, self._buffers.get(OFFSETS))
 
     def float_weight(self) -> Tensor:
         """Return the values of the weight."""
         return unpack(self.weight, self.dtype)
 
     def with_added(self, delta: Tensor) -> QLinearPacked:
-        """Return this layer with `delta` added to its weight, rounded to the format."""
-        total = pack(unpack(self.weight) + delta, self.format, self.group_size)
+        """Return this layer with `delta` added to its weight, rounded to the format.
+
+        A layer with offsets keeps them: the rest of the sum is rounded.
+        """
+        codes_alone = dataclasses.replace(self.weight, offsets=None)
+        total = pack(unpack(codes_alone) + delta, self.format, self.group_size)
         layer = reclassed(self, type(self))
         layer._buffers.update(codes=total.codes, scales=total.scales)
         return layer
@@ -96,6 +122,10 @@ class QLinearPacked(nn.Module):
         own: dict[str, Any] = self._buffers
         weight = (own["codes"], own["scales"], self._parameters["bias"])
         parts = (*weight, self.format, self.group_size)
+        if OFFSETS in own:
+            x = self._rounded("data_in", x)
+            total = multiply(x, *parts) + offset_product(x, own[OFFSETS], self.group_size)
+            return self._rounded("data_out", total)
         if not self.quantizers:
             return multiply(x, *parts)
         y = None
@@ -127,8 +157,7 @@ class QEmbeddingPacked(nn.Module):
         super().__init__()
         self.num_embeddings, self.embedding_dim = weight.shape
         self.format, self.group_size, self.dtype = weight.format, weight.group_size, dtype
-        self.register_buffer("codes", weight.codes)
-        self.register_buffer("scales", weight.scales)
+        _register_weight(self, weight)
 
     @classmethod
     def from_embedding(
@@ -144,11 +173,12 @@ class QEmbeddingPacked(nn.Module):
     @property
     def weight(self) -> PackedTensor:
         """Packed table."""
-        return PackedTensor(
-            self.codes, self.scales, self.format, self.group_size, self.embedding_dim
-        )
+        layout = (self.format, self.group_size, self.embedding_dim)
+        return PackedTensor(self.codes, self.scales, *layout, self._buffers.get(OFFSETS))
 
     def forward(self, indices: Tensor) -> Tensor:
+        if OFFSETS in self._buffers:
+            return packed_embedding(indices, self.weight, self.dtype)
         codes, scales = self.codes[indices], self.scales[indices]
         layout = (self.format, self.group_size, self.embedding_dim)
         return torch.ops.mase.unpack(codes, scales, *layout, self.dtype)

@@ -24,6 +24,7 @@ from chop.kernels.packed_formats import (
     PACKED_FORMATS,
     PackedFormat,
     check_group_size,
+    groups_of,
     pack_format,
     packed_format,
 )
@@ -50,6 +51,9 @@ operators.define(
 class PackedTensor:
     """A tensor in a packed format: element codes and one scale per group of its last dimension.
 
+    `offsets`: a float per group that is added to its values, or None. Asymmetric integers, such as
+    Q4_1 of GGUF files, have offsets.
+
     >>> pack(torch.tensor([1.0, -0.5]), "mxint8", 16).codes.view(torch.int8).tolist()
     [64, -32]
     """
@@ -59,6 +63,7 @@ class PackedTensor:
     format: str
     group_size: int
     columns: int
+    offsets: Tensor | None = None
 
     def __post_init__(self) -> None:
         where, row = "PackedTensor", _format(self.format, "PackedTensor")
@@ -81,6 +86,15 @@ class PackedTensor:
             f"{tuple(self.scales.shape)}.",
         )
         _same_device(where, self.codes, self.scales)
+        if self.offsets is not None:
+            shape = (*self.codes.shape[:-1], groups_of(self.columns, self.group_size))
+            _want(
+                self.offsets.is_floating_point() and self.offsets.shape == shape,
+                where,
+                f"offsets must be floating-point of shape {shape}, got {self.offsets.dtype} "
+                f"{tuple(self.offsets.shape)}.",
+            )
+            _same_device(where, self.codes, self.offsets)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -89,8 +103,9 @@ class PackedTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes and scales."""
-        return self.codes.nbytes + self.scales.nbytes
+        """Bytes of codes, scales and offsets."""
+        offsets = 0 if self.offsets is None else self.offsets.nbytes
+        return self.codes.nbytes + self.scales.nbytes + offsets
 
 
 def pack(x: Tensor, format: str = "mxint8", group_size: int = 32) -> PackedTensor:
@@ -135,13 +150,32 @@ def _want_packed(value: Any, where: str) -> None:
 
 
 def unpack(packed: PackedTensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return the values of `packed`, exact in float32, rounded to nearest in narrower types."""
+    """Return the values of `packed`, exact in float32, rounded to nearest in narrower types.
+
+    With offsets the sum of element times scale and offset is rounded once, in float32.
+    """
     _want_packed(packed, "unpack")
     _want(isinstance(dtype, torch.dtype), "unpack", f"dtype must be a torch.dtype, got {dtype!r}.")
     _want(dtype.is_floating_point, "unpack", f"dtype must be floating-point, got {dtype}.")
-    return torch.ops.mase.unpack(
-        packed.codes, packed.scales, packed.format, packed.group_size, packed.columns, dtype
-    )
+    layout = (packed.format, packed.group_size, packed.columns)
+    if packed.offsets is None:
+        return torch.ops.mase.unpack(packed.codes, packed.scales, *layout, dtype)
+    values = torch.ops.mase.unpack(packed.codes, packed.scales, *layout, torch.float32)
+    return add_offsets(values, packed.offsets, packed.group_size).to(dtype)
+
+
+def add_offsets(values: Tensor, offsets: Tensor, group_size: int) -> Tensor:
+    """Return `values` plus the offset of each group of the last dimension."""
+    return values + reference.spread(offsets.to(values.dtype), group_size, values.shape[-1])
+
+
+def offset_product(x: Tensor, offsets: Tensor, group_size: int) -> Tensor:
+    """Return the product of `x` with a weight of offsets alone: group sums times offsets."""
+    columns = x.shape[-1]
+    whole = groups_of(columns, group_size) * group_size
+    padded = x if whole == columns else torch.nn.functional.pad(x, (0, whole - columns))
+    sums = padded.reshape(*x.shape[:-1], -1, group_size).sum(-1)
+    return torch.nn.functional.linear(sums, offsets.to(x.dtype))
 
 
 def packed_linear(x: Tensor, weight: PackedTensor, bias: Tensor | None = None) -> Tensor:
@@ -152,7 +186,10 @@ def packed_linear(x: Tensor, weight: PackedTensor, bias: Tensor | None = None) -
     if not isinstance(weight, PackedTensor) or not _fits(x, weight, bias):
         _want_packed(weight, "packed_linear")
         _explain_misfit(x, weight, bias)
-    return multiply(x, weight.codes, weight.scales, bias, weight.format, weight.group_size)
+    y = multiply(x, weight.codes, weight.scales, bias, weight.format, weight.group_size)
+    if weight.offsets is None:
+        return y
+    return y + offset_product(x, weight.offsets, weight.group_size)
 
 
 def multiply(
@@ -233,9 +270,10 @@ def packed_embedding(
         f"indices must be int32 or int64, got {indices.dtype}.",
     )
     _same_device("packed_embedding", indices, weight.codes)
-    codes, scales = weight.codes[indices], weight.scales[indices]
-    return torch.ops.mase.unpack(
-        codes, scales, weight.format, weight.group_size, weight.columns, dtype
+    offsets = None if weight.offsets is None else weight.offsets[indices]
+    parts = (weight.codes[indices], weight.scales[indices])
+    return unpack(
+        PackedTensor(*parts, weight.format, weight.group_size, weight.columns, offsets), dtype
     )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from chop.cli.failures import UsageError
 from chop.cli.names import names
@@ -30,6 +30,8 @@ SIZES = ("parameters", "weight_bits", "activation_bits", "bytes")
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig(ModelOptions, DataOptions, OutputOptions):
     """Comparison."""
+
+    keeps_packed: ClassVar[bool] = True
 
     others: Annotated[
         tuple[str, ...],

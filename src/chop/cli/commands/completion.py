@@ -47,20 +47,20 @@ def command_options() -> dict[str, list[CommandOption]]:
 
 def flags_of(options: list[CommandOption]) -> list[str]:
     """Return all flags of a command."""
-    own = [option.flag for option in options if not option.is_positional]
+    own = [option.flag for option in options if option.has_flag]
     off = [f"--no-{o.flag.removeprefix('--')}" for o in options if o.is_switch]
     return [*own, *off, *SWITCHES, *VALUED, "--help"]
 
 
 def _values(options: list[CommandOption]) -> dict[str, tuple[str, ...]]:
     """Return the values of each flag that has a list of them."""
-    flags = {o.flag: o.values for o in options if not (o.is_positional or o.is_switch)}
+    flags = {o.flag: o.values for o in options if o.has_flag and not o.is_switch}
     return {flag: values for flag, values in flags.items() if values}
 
 
 def _listers(options: list[CommandOption]) -> dict[str, str]:
     """Return, for each flag, the shell command that lists its values at completion time."""
-    return {o.flag: o.lister for o in options if o.lister and not o.is_positional}
+    return {o.flag: o.lister for o in options if o.lister and o.has_flag}
 
 
 def _first_lister(options: list[CommandOption]) -> str:

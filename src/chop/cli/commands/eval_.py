@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from chop.cli.failures import UsageError
 from chop.cli.session import Session
@@ -28,6 +28,8 @@ AGREEMENT = "token_agreement"
 class EvalConfig(ModelOptions, DataOptions, OutputOptions):
     """Reference."""
 
+    keeps_packed: ClassVar[bool] = True
+
     against: Annotated[str | None, "Reference model for the metric token_agreement."] = None
     out: Path = Path("out/eval")
 
@@ -35,10 +37,11 @@ class EvalConfig(ModelOptions, DataOptions, OutputOptions):
 def run(config: EvalConfig, session: Session) -> dict[str, Any]:
     """Return the loss and the metric on the test rows."""
     from chop.cli.source import describe, load_with_data
-    from chop.cli.train_and_measure import measured
+    from chop.cli.train_and_measure import measured, rows_to_measure
 
     source, data, graph = load_with_data(config, "eval")
     reference = _reference(config, data)
+    data = rows_to_measure(session, graph, data, config)
     with session.console.progress(f"evaluate on {len(data.test)} rows"):
         metrics = measured(session, graph, data, config, reference)
     for name, value in metrics.items():

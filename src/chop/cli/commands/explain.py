@@ -54,6 +54,7 @@ def run(config: ExplainConfig, session: Session) -> dict[str, Any]:
     with session.console.progress(f"explain on {config.rows} rows"):
         _, info = explain_analysis_pass(graph, {"data": batches, **settings})
     _print(session, info)
+    _print_fallbacks(session, Path(source.name))
     write_csv(session.folder / "layers.csv", [_flat(row) for row in info["layers"]])
     write_csv(session.folder / "kernels.csv", info["kernels"])
     explain_figure(info["loss"], info["layers"], session.folder / "explain.svg")
@@ -70,6 +71,23 @@ def _print(session: Session, info: dict[str, Any]) -> None:
         say(f"{row['layer']}: {'; or '.join(row['advice'])}")
     say("\nkernels of the layers on this machine, compared with float:")
     table([_kernel(row) for row in info["kernels"]])
+
+
+def _print_fallbacks(session: Session, folder: Path) -> None:
+    """Print the layers for which a method was worse than rounding to nearest."""
+    from chop.cli.execute import RESULT
+    from chop.errors import ChopError
+    from chop.files import read_json
+
+    file = folder / RESULT
+    record = read_json(file, ChopError) if file.is_file() else {}
+    layers = record.get("layers", ()) if isinstance(record, dict) else ()
+    rows = [row for row in layers if isinstance(row, dict) and row.get("kept") == "nearest"]
+    if rows:
+        session.console.say(
+            f"\n{len(rows)} of {len(layers)} layers keep rounding to nearest, which was better on "
+            f"held-back rows than the method: {', '.join(str(row.get('module')) for row in rows)}"
+        )
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from chop.cli.session import Session
 from chop.cli.shared_options import ModelOptions, OutputOptions
@@ -20,6 +20,8 @@ EXAMPLES = (
 class ExportConfig(ModelOptions, OutputOptions):
     """Target."""
 
+    keeps_packed: ClassVar[bool] = True
+
     to: Annotated[
         Literal["onnx", "gguf", "compressed-tensors", "qonnx", "hf"], "File format to write."
     ] = "onnx"
@@ -28,9 +30,10 @@ class ExportConfig(ModelOptions, OutputOptions):
         "GGUF type of weights without a number format: Q8_0, Q4_0, Q4_1, MXFP4, F16, BF16, F32, or "
         "a format with such a type, as mxfp4 or int8/32.",
     ] = field(default="Q8_0", metadata={"check": "chop.export.gguf_types:type_named"})
-    tokenizer: Annotated[str | None, "Folder with the tokenizer.json to store in a GGUF file."] = (
-        None
-    )
+    tokenizer: Annotated[
+        str | None,
+        "Folder or hub name of the tokenizer to store with the model. Default: the model's own.",
+    ] = None
     fallback: Annotated[
         Literal["float", "nearest"] | None,
         "Replacement for a format that the target lacks: its values as floats, or (GGUF) rounded "
@@ -43,17 +46,22 @@ def run(config: ExportConfig, session: Session) -> dict[str, Any]:
     """Write the file or folder, and print a summary of its tensors."""
     from chop import export
     from chop.actions.records import write_csv
+    from chop.cli.checkpoints import TOKENIZER
+    from chop.cli.companions import save_companions
     from chop.cli.source import describe, find_source, load_graph
 
     source = find_source(config)
     graph = load_graph(config, source)
-    folder = session.folder
+    folder, place = session.folder, config.tokenizer or source.place
+    tokenizer = None
+    if config.to == "gguf":
+        tokenizer = _gguf_tokenizer(config.tokenizer, source.place, graph, session)
     fallback: dict[str, Any] = {"fallback": config.fallback}
     writers = {
         "onnx": lambda: export.to_onnx(graph, folder / "model.onnx", **fallback),
         "qonnx": lambda: export.to_qonnx(graph, folder / "model.onnx", **fallback),
         "gguf": lambda: export.to_gguf(
-            graph, folder / "model.gguf", config.format, tokenizer=config.tokenizer, **fallback
+            graph, folder / "model.gguf", config.format, tokenizer=tokenizer, **fallback
         ),
         "compressed-tensors": lambda: export.to_compressed_tensors(
             graph, folder / "model", **fallback
@@ -62,6 +70,12 @@ def run(config: ExportConfig, session: Session) -> dict[str, Any]:
     }
     with session.console.progress(f"export to {config.to}"):
         report = writers[config.to]()
+    if report.path.is_dir():
+        saved = save_companions(place, report.path)
+    else:  # a file holds no labels: they come in the config
+        saved = save_companions(place, folder / TOKENIZER, getattr(graph.model, "config", None))
+    if saved:
+        session.console.say(f"with it: {', '.join(saved)}")
     write_csv(folder / "tensors.csv", [asdict(r) for r in report.records])
     sizes: dict[str, list[int]] = {}
     for record in report.records:
@@ -82,4 +96,24 @@ def run(config: ExportConfig, session: Session) -> dict[str, Any]:
         "bits": report.bits,
         "rounded": [record.name for record in report.changed],
         "dropped": report.dropped,
+        "companions": saved,
     }
+
+
+def _gguf_tokenizer(given: str | None, own: str | None, graph: Any, session: Session) -> Any:
+    """Return the tokenizer to store in a GGUF file; a model's own is left out if none can be."""
+    from chop.dataset.tokenized import load_tokenizer
+    from chop.errors import ChopError
+    from chop.export.gguf_tokenizer import tokenizer_metadata
+
+    if given is not None:
+        return load_tokenizer(given)
+    if own is None:
+        return None
+    try:
+        tokenizer = load_tokenizer(own)
+        tokenizer_metadata(tokenizer, graph.model.config.vocab_size)
+    except ChopError as error:
+        session.console.note(f"the file has no tokenizer: {error}")
+        return None
+    return tokenizer

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from chop.cli.session import Session
-from chop.cli.shared_options import ModelOptions, OutputOptions
+from chop.cli.shared_options import SECOND, ModelOptions, OutputOptions
 from chop.errors import ConfigError
 
 EXAMPLES = (
+    "mase generate model.gguf 'What is the capital of France?'",
     "mase generate Qwen/Qwen3-0.6B --prompt 'The weather today is'",
     "mase generate out/mine --tokenizer ./llama --prompt Once --sample --top-k 20",
     "mase generate ./llama --prompt Once --pack mxint4 --cache mxint8",
@@ -21,7 +22,16 @@ EXAMPLES = (
 class GenerateConfig(ModelOptions, OutputOptions):
     """Text generation."""
 
-    prompt: Annotated[str | None, "Text to continue."] = None
+    keeps_packed: ClassVar[bool] = True
+
+    prompt: Annotated[str | None, "Question or text to continue."] = field(
+        default=None, metadata=SECOND
+    )
+    chat: Annotated[
+        bool | None,
+        "Wrap the prompt in the tokenizer's chat template and print the answer alone. Default: on "
+        "if the tokenizer has a template.",
+    ] = None
     tokenizer: Annotated[
         str | None, "Hub name or folder of the tokenizer. Default: the model's own."
     ] = None
@@ -59,7 +69,7 @@ class GenerateConfig(ModelOptions, OutputOptions):
 
     def __post_init__(self) -> None:
         if self.prompt is None:
-            raise ConfigError('no prompt given: --prompt "Once upon a time".')
+            raise ConfigError('no prompt given: mase generate MODEL "Once upon a time".')
         if not self.sample and (self.temperature, self.top_k, self.top_p) != (1.0, 50, 1.0):
             raise ConfigError("temperature, top_k and top_p are for drawing: give --sample too.")
         if self.compile and (self.cache != "float" or self.cache_layers):
@@ -100,7 +110,7 @@ def run(config: GenerateConfig, session: Session) -> dict[str, Any]:
             )
         )
     best = max(runs, key=lambda run: run.tokens_per_s)
-    words = tokenizer.decode(best.tokens[0], skip_special_tokens=True)
+    words = text.decode(tokenizer, config, inputs, best)
     if streamer is None:
         session.console.say(words)
     session.console.say(text.summary(best))

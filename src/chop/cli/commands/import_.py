@@ -10,7 +10,10 @@ from chop.cli.session import Session
 from chop.cli.shared_options import POSITIONAL, OutputOptions
 from chop.errors import ConfigError
 
-EXAMPLES = ("mase import model.gguf", "mase import ./model --source compressed-tensors")
+EXAMPLES = (
+    "mase import model.gguf --out out/mine",
+    "mase import ./model --source compressed-tensors",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,43 +27,34 @@ class ImportConfig(OutputOptions):
         Literal["gguf", "onnx", "qonnx", "compressed-tensors"] | None,
         "Format of the file. Default: inferred from its contents",
     ] = None
+    pack: Annotated[
+        bool,
+        "Keep the packed weights of a GGUF file packed, in memory and on disk. --no-pack makes "
+        "layers that train and can be quantised again.",
+    ] = True
     out: Path = Path("out/import")
 
 
 def run(config: ImportConfig, session: Session) -> dict[str, Any]:
-    """Read the model, annotate it, save it as a checkpoint."""
-    from chop import export
-    from chop.cli.checkpoints import save_model
-    from chop.cli.source import Source, describe
+    """Read the model, annotate it, save it as a checkpoint with its tokenizer."""
+    from chop.cli.checkpoints import GRAPH, save_model
+    from chop.cli.model_files import ONNX, kind_of
+    from chop.cli.source import describe, read_source
     from chop.passes import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 
-    readers = {
-        "gguf": export.from_gguf,
-        "onnx": export.from_onnx,
-        "qonnx": export.from_qonnx,
-        "compressed-tensors": export.from_compressed_tensors,
-    }
     if config.file is None:
         raise ConfigError("import.file: missing. Give a GGUF or ONNX file, or a folder.")
-    kind = config.source or _kind(config.file)
+    if not config.file.exists():
+        raise ConfigError(f"import.file: {config.file}: no such file or folder.")
+    kind = config.source or kind_of(config.file) or ONNX
     with session.console.progress(f"read {config.file.name}"):
-        graph = readers[kind](config.file)
-        graph, _ = init_metadata_analysis_pass(graph)
+        source = read_source(config.file, kind, packed=config.pack)
+        graph, _ = init_metadata_analysis_pass(source.graph)
         graph, _ = add_common_metadata_analysis_pass(graph)
     session.start_work()
-    save_model(session, graph, None, save_format="packed")
-    facts = describe(graph, Source(str(config.file), kind, graph=graph))
-    session.console.say(f"{facts['class']} ({kind}): {facts['nodes']} nodes")
-    return {**facts, "source": kind}
-
-
-def _kind(file: Path) -> str:
-    """Return the format of a file: GGUF starts with its name, every other file is ONNX."""
-    from chop.export.gguf_file import MAGIC
-
-    if file.is_dir():
-        return "compressed-tensors"
-    if not file.is_file():
-        raise ConfigError(f"import.file: {file}: no such file or folder.")
-    with file.open("rb") as opened:
-        return "gguf" if opened.read(len(MAGIC)) == MAGIC else "onnx"
+    save_model(session, graph, source.place, save_format="packed")
+    size = (session.folder / f"{GRAPH}.safetensors").stat().st_size
+    facts = describe(graph, source)
+    said = f"{facts['class']} ({kind}): {facts['nodes']} nodes, {size / 1e6:.0f} MB on disk"
+    session.console.say(said if source.place is None else f"{said}, with its tokenizer")
+    return {**facts, "source": kind, "bytes": size}

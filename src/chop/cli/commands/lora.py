@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from chop.cli.checkpoints import save_model
 from chop.cli.session import Session
@@ -28,6 +28,8 @@ EXAMPLES = (
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """Adapters."""
+
+    keeps_cache: ClassVar[bool] = True
 
     adapter: InsertLoraArgs = field(default_factory=InsertLoraArgs, metadata={"prefix": ""})
     epochs: Annotated[float, "Passes over the training rows."] = 1.0

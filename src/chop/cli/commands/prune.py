@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from chop.actions.gradient_scores import gradient_scores
 from chop.actions.records import write_csv
@@ -34,6 +34,8 @@ SCORED_BATCHES = 4
 @dataclass(frozen=True, kw_only=True)
 class PruneConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """Pruning."""
+
+    keeps_cache: ClassVar[bool] = True
 
     weight: PruneWeight | None = field(default=None, metadata={"prefix": ""})
     activation: PruneActivation | None = None

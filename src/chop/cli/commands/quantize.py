@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 from chop.cli.failures import UsageError
 from chop.cli.names import SPELLING, names
@@ -14,6 +14,7 @@ from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions, Tr
 from chop.errors import ConfigError
 
 EXAMPLES = (
+    "mase quantize ./llama --bits 4 --for gguf",
     "mase quantize out/train --format integer --width 8 --frac-width 4",
     "mase quantize out/train --dataset digits --fit --width 6 --qat-epochs 1 --evaluate",
     "mase quantize bert-tiny --set rules.linear.config.name=mxint",
@@ -25,6 +26,8 @@ NEAREST = "nearest"
 @dataclass(frozen=True, kw_only=True)
 class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """Number formats."""
+
+    keeps_cache: ClassVar[bool] = True
 
     format: Annotated[
         str | None,
@@ -43,8 +46,18 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     ] = False
     bits: Annotated[
         float | None,
-        "Average bits per weight of the whole model, embeddings included: the width of each "
-        "layer's weight is chosen for it (formats mxint and block_fp).",
+        "Bits per weight. A whole number, 4 or 8: one format that kernels and exports take; with 4 "
+        "the layers that need it have 8 bits. Another number, or --widths: the average over the "
+        "whole model, embeddings included, with the width of each layer chosen for it.",
+    ] = None
+    for_: Annotated[
+        Literal["cpu", "gpu", "gguf", "vllm", "onnx", "rtl"] | None,
+        "Target: restrict the formats to those that it runs. Default: those of cpu, gpu and gguf.",
+    ] = None
+    widths: Annotated[
+        tuple[int, ...] | None,
+        "Widths to choose from for --bits, with the format mxint or block_fp; few kernels and "
+        "exports take other widths than 4 and 8.",
     ] = None
     method: Annotated[
         tuple[str, ...] | str,
@@ -58,6 +71,11 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     calibration_rows: Annotated[
         int, "Number of training rows for --bits, --method and --observer."
     ] = 128
+    keep_floats: Annotated[
+        bool,
+        "Save the float weights behind the rounded ones, to train further. Default: only after "
+        "--qat-epochs.",
+    ] = False
     evaluate: Annotated[bool, "Evaluate the model before and after."] = False
     qat_epochs: Annotated[float, "Epochs of training after quantisation."] = 0.0
     learn_scales: Annotated[bool, "Train the scales of the observer, too."] = False
@@ -97,6 +115,15 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
                 "bits is the average over all weights: it excludes type.",
             ),
             (
+                self.widths is not None and (self.bits is None or self.for_ is not None),
+                "widths are those to choose from for --bits, and --for has its own: give --bits "
+                "alone.",
+            ),
+            (
+                self.for_ is not None and (self.width is not None or self.rules or self.fit),
+                "for chooses the formats of a target: it excludes width, fit and rules.",
+            ),
+            (
                 self.learn_scales and (self.observer is None or not self.qat_epochs),
                 "learn_scales trains what an observer chose: give --observer and --qat-epochs too.",
             ),
@@ -109,9 +136,15 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
                 raise ConfigError(message)
 
     @property
+    def is_average(self) -> bool:
+        """True if --bits is an average, for which widths are chosen by data."""
+        is_width = self.bits in (4, 8) and self.widths is None
+        return self.bits is not None and not (is_width and self.format is None)
+
+    @property
     def calibrated_flags(self) -> Sequence[str]:
         """Flags that need calibration data."""
-        flags = ["--bits"] * (self.bits is not None) + ["--observer"] * (self.observer is not None)
+        flags = ["--bits"] * self.is_average + ["--observer"] * (self.observer is not None)
         return [*flags, *(f"--method {name}" for name in self.method if name != NEAREST)]
 
 
@@ -131,6 +164,7 @@ def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
         config.qat_epochs,
         "QAT",
         config.evaluate,
+        "graph" if config.keep_floats or config.qat_epochs else "packed",
     )
     graph, result = compress(config, session, plan)
     _, summary = summarize_quantization_analysis_pass(graph)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from chop.cli.session import Session
 from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions, TrainingOptions
@@ -18,6 +18,8 @@ EXAMPLES = (
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     """Length."""
+
+    keeps_cache: ClassVar[bool] = True
 
     epochs: Annotated[float, "Passes over the training rows."] = 1.0
     out: Path = Path("out/train")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PAST = "past_key_values"
 ENCODED = "encoder_states"
+LABELS, LOSS = "labels", "loss"
 _IGNORED = ("use_cache", "return_dict", "cache_position", "logits_to_keep", "token_type_ids")
 """Arguments of forward that do not change the result and may be dropped."""
 
@@ -40,7 +41,8 @@ class Generator:
                 f"generate: {type(model).__name__} was not captured from a model of transformers: "
                 "it has no config, by which transformers generates."
             )
-        self.model: PreTrainedModel = _graph_class(_class_of(model, model_class))(model)
+        cls = _graph_class(_class_of(model, model_class))
+        self.model: PreTrainedModel = cls(_without_loss(model))
         self._code, self._parts = model.code, _parts_of(model)
 
     def is_of(self, model: TracedModule) -> bool:
@@ -48,6 +50,24 @@ class Generator:
         parts = _parts_of(model)
         same_parts = len(parts) == len(self._parts) and all(map(operator.is_, parts, self._parts))
         return same_parts and model.code == self._code and model.training == self.model.training
+
+
+def _without_loss(model: TracedModule) -> TracedModule:
+    """Return `model` without its input `labels` and the loss; both share modules."""
+    if LABELS not in model.input_names:
+        return model
+    graph = fx.Graph()
+    inputs = model.graph.find_nodes(op="placeholder")
+    copies = {node: graph.node_copy(node) for node in inputs if node.target != LABELS}
+    result: Any = next(iter(reversed(model.graph.nodes))).args[0]
+    kept = {key: value for key, value in result.items() if key != LOSS}
+    fx.node.map_arg(kept, lambda node: copies.get(node) or _copy(graph, node, copies))
+    graph.output(fx.node.map_arg(kept, copies.__getitem__))
+    part, template = _part(model, graph), template_of(model)
+    part.config, part.generation_config = model.config, model.generation_config
+    if template is not None:
+        template.attach(part)
+    return part
 
 
 def _parts_of(model: TracedModule) -> list[Any]:

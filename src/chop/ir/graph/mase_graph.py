@@ -19,15 +19,23 @@ from chop.ir.graph.generating_model import Generator, has_cache
 from chop.ir.guards import guards_of
 from chop.ir.store.checkpoint import load_graph, save_graph, save_state_dict
 from chop.ir.store.traced import TracedModule
-from chop.ir.trace.cache_capture import check_has_cache, names_with_cache
+from chop.ir.trace.cache_capture import (
+    check_generates,
+    check_has_cache,
+    names_with_cache,
+    takes_cache,
+)
 from chop.ir.trace.capture_check import warn_if_different
 from chop.ir.trace.inputs import check_concrete, example_inputs
-from chop.ir.trace.recapture import CaptureAgain
+from chop.ir.trace.recapture import CaptureAgain, structure_of
 from chop.ir.trace.tracer import TraceOptions, trace
+from chop.log import get_logger
 from chop.registry import suggest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+logger = get_logger(__name__)
 
 MODEL = an(nn.Module, "a torch.nn.Module")
 CLASSES = Kind(
@@ -55,6 +63,8 @@ class MaseGraph:
     """
 
     model: TracedModule
+    _structure: Any = None
+    """Structure of the unchanged graph of a model that could have a cache."""
 
     @takes(
         TraceError,
@@ -94,8 +104,12 @@ class MaseGraph:
             hf_input_names = names_with_cache(model, hf_input_names, dummy_in)
         self.dummy_in = example_inputs(model, hf_input_names, dummy_in)
         self.model = _captured(model, self.dummy_in, options)
+        if cache:
+            check_generates(model, self.model, self.dummy_in or {})
         self._shared.update(id(p) for p in self.model.parameters())
         warn_if_different(model, self.model, self.dummy_in)
+        if not cache and takes_cache(model):
+            self._structure = structure_of(self.model)
         if recapture:
             example = self.dummy_in or {}
             self.model.recapture = CaptureAgain(
@@ -160,17 +174,35 @@ class MaseGraph:
         """Generate tokens by transformers' `generate`, run on this graph.
 
         The arguments are those of transformers: `mg.generate(**inputs, max_new_tokens=20)`,
-        sampling, beams, a streamer, `past_key_values`, `cache_implementation="static"`. The graph
-        must be captured with `cache=True`, or `use_cache=False` given.
+        sampling, beams, a streamer, `past_key_values`, `cache_implementation="static"`. A graph
+        that was captured without a cache is captured again with one if no pass has changed it.
         """
         model: Any = self.as_transformers()
         if not has_cache(self.model) and kwargs.get("use_cache") is not False:
-            raise GraphError(
-                f"generate: {type(self.model).__name__} was captured without its cache. Capture "
-                "it with MaseGraph(model, cache=True), or pass use_cache=False: each token then "
-                "takes a run over all before it."
-            )
+            model = self._with_cache().as_transformers()
         return model.generate(*args, **kwargs)
+
+    def _with_cache(self) -> MaseGraph:
+        """Return a graph with a cache of the same unchanged model; raise if passes changed it."""
+        kind, original = type(self.model).__name__, self.original
+        if original is None or structure_of(self.model) != self._structure:
+            raise GraphError(
+                f"generate: {kind} was captured without its cache, and changed since. Capture "
+                "it with MaseGraph(model, cache=True) before the passes, or pass use_cache=False: "
+                "each token then takes a run over all before it."
+            )
+        again: MaseGraph | None = self.__dict__.get("_cached")
+        if again is None:
+            logger.warning(
+                "generate: %s was captured without its cache. It is captured again; "
+                "MaseGraph(model, cache=True) captures it once.",
+                kind,
+            )
+            again = self.__dict__["_cached"] = MaseGraph(
+                original, custom_ops=self.custom_ops, cache=True
+            )
+        again.model.train(self.model.training)
+        return again
 
     def as_transformers(self) -> PreTrainedModel:
         """Return this graph as a model of its original class, with that class's `generate`.
@@ -237,8 +269,9 @@ class MaseGraph:
 
     def __getstate__(self) -> dict[str, Any]:
         original = self._original if isinstance(self._original, nn.Module) else None
-        state = {k: v for k, v in vars(self).items() if k != "_generator"}
-        return {**state, "_original": original, "_shared": set()}  # ids differ elsewhere
+        private = ("_generator", "_cached", "_structure")  # their ids differ elsewhere
+        state = {k: v for k, v in vars(self).items() if k not in private}
+        return {**state, "_original": original, "_shared": set()}
 
     def _repr_html_(self) -> str | None:
         """Return the graph with its inspector for notebooks, or None without a report package."""
@@ -267,8 +300,16 @@ def check_leaves(model: nn.Module, leaves: Iterable[Any]) -> None:
 def _captured(model: nn.Module, inputs: Any, options: TraceOptions) -> TracedModule:
     try:
         return trace(model, inputs, options)
-    except (TypeError, RuntimeError, ValueError, IndexError) as error:
-        if inputs is None or isinstance(error, ChopError) or _runs(model, inputs):
+    except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
+        if inputs is None or isinstance(error, ChopError):
+            raise
+        runs = _runs(model, inputs)
+        if runs and options.cache:
+            raise TraceError(
+                f"cache: {type(model).__name__} uses its cache in a way that cannot be recorded "
+                f"({type(error).__name__}: {error}). Capture it without a cache."
+            ) from error
+        if runs or isinstance(error, AttributeError):
             raise
         shown = ", ".join(f"{name} ({_shape(value)})" for name, value in inputs.items())
         raise TraceError(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from chop.errors import GraphError
 from chop.ir.guards import Guards, bound, guards_of, replace_guards
 from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.store.codec import Decoder, encode_node
@@ -44,6 +45,14 @@ class TracedModule(fx.GraphModule):
         if self.recapture is not None and not torch.compiler.is_compiling():
             self.recapture(bound(self, args, kwargs))
         return super()._call_impl(*args, **kwargs)
+
+    def gradient_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
+        """Raise: transformers' Trainer calls this method of its models."""
+        raise GraphError(
+            f"gradient_checkpointing: the graph of {type(self).__name__} has no blocks to compute "
+            "again. Leave gradient_checkpointing off, and lower the memory by a smaller batch with "
+            "gradient_accumulation_steps, or by adapters (insert_lora_adapter_transform_pass)."
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TracedModule:
         new: TracedModule = super().__deepcopy__(memo)  # type: ignore[assignment]

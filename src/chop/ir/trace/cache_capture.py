@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from chop.errors import TraceError
+from chop.errors import SizeError, TraceError
 from chop.ir import kv_cache
-from chop.ir.guards import Guards
+from chop.ir.guards import Guards, guards_of
 from chop.ir.trace.environment import patched, source_modules
 from chop.ir.trace.inputs import Signature, default_names
 from chop.ir.trace.recorder import Opaque, Recorder
@@ -62,6 +62,31 @@ def check_has_cache(model: nn.Module) -> None:
             f"cache: {kind} computes attention by '{used}'. Allowed: "
             f"{', '.join(_IMPLEMENTATIONS)}; model.set_attn_implementation('sdpa') sets it."
         )
+
+
+def takes_cache(model: nn.Module) -> bool:
+    """Return True if a model can be captured with its cache."""
+    try:
+        check_has_cache(model)
+    except TraceError:
+        return False
+    return True
+
+
+def check_generates(model: nn.Module, module: nn.Module, inputs: Mapping[str, Any]) -> None:
+    """Raise if the captured `module` rejects single tokens, which generation calls it with."""
+    name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
+    tokens, guards = inputs.get(name), guards_of(module)
+    if guards is None or not isinstance(tokens, torch.Tensor):
+        return
+    try:
+        guards.check({name: tokens[:, :1]}, type(model).__name__)
+    except SizeError as error:
+        raise TraceError(
+            f"cache: {type(model).__name__} cannot be captured with its cache: generation calls it "
+            f"with one token at a time, and its graph is for one length alone. {error} Capture it "
+            "without a cache."
+        ) from error
 
 
 def names_with_cache(
@@ -260,8 +285,18 @@ def make_masks_optional(graph: fx.Graph, guards: Guards) -> Guards:
         if node.target in MASKS and {user.target for user in node.users} <= _WHOLE:
             node.args = (None,)
             free.append(node.target)
+    _move_defaults_last(graph)
     others = [g for g in guards.guards if not any(path[0] in free for path in g.paths())]
     return Guards(tuple(others), guards.captured)
+
+
+def _move_defaults_last(graph: fx.Graph) -> None:
+    """Move inputs with a default behind those without, as Python's signatures need them."""
+    inputs = list(graph.find_nodes(op="placeholder"))
+    last = inputs[-1]
+    for node in [each for each in inputs if each.args]:
+        last.append(node)
+        last = node
 
 
 def _read_as_given(node: fx.Node) -> None:

@@ -95,8 +95,10 @@ def example_inputs(
     if names is not None:
         names = list(names)
         check_names(model, names)
+        refuse_cache(dict.fromkeys(names, True))
     if dummy_in is not None:
         bound = bind_inputs(model, dummy_in)
+        refuse_cache(bound)
         if names is None and is_hugging_face(model):
             names = [name for name in bound if name in Signature.of(model).names]
         if names is None:
@@ -107,6 +109,20 @@ def example_inputs(
     if not is_hugging_face(model):
         return None
     return make_inputs(model, names if names is not None else default_names(model))
+
+
+CACHE_INPUTS = ("past_key_values", "past_key_value", "cache_params", "use_cache")
+
+
+def refuse_cache(inputs: Mapping[str, Any]) -> None:
+    """Raise for a cache among example inputs: a graph is captured with a cache of its own."""
+    for name in CACHE_INPUTS:
+        if inputs.get(name) not in (None, False):
+            raise TraceError(
+                f"input '{name}': a cache is no example input. Leave it out; "
+                "MaseGraph(model, cache=True) captures the model with its cache, and `generate` or "
+                f"a call with {CACHE_INPUTS[0]} uses it."
+            )
 
 
 def default_names(model: nn.Module) -> list[str]:

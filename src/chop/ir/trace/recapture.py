@@ -74,10 +74,12 @@ class _GraphState:
                 part.training = module.training
 
 
+def structure_of(module: TracedModule) -> Any:
+    """Return a value that changes with the graph or its modules."""
+    nodes = [(n.name, n.op, n.target, str(n.args), str(n.kwargs)) for n in module.graph.nodes]
+    return nodes, [(name, id(part)) for name, part in module.named_modules()][1:]
+
+
 def _mark(module: TracedModule) -> Any:
     """Return a value that changes with the graph, its modules or its metadata."""
-    nodes = [
-        (n.name, n.op, n.target, str(n.args), str(n.kwargs), "mase" in n.meta)
-        for n in module.graph.nodes
-    ]
-    return nodes, [(name, id(part)) for name, part in module.named_modules()][1:]
+    return structure_of(module), ["mase" in n.meta for n in module.graph.nodes]

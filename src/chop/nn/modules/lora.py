@@ -7,11 +7,12 @@ import math
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from chop.errors import ConfigError
-from chop.ir.reclass import reclassed
+from chop.ir.reclass import mask_name, reclassed
 
 
 class LoRALinear(nn.Linear):
@@ -20,6 +21,9 @@ class LoRALinear(nn.Linear):
     `base_layer` is any linear layer, quantised and packed ones too; it is frozen. `weight`
     and `bias` are the base layer's. A layer with rank 8 on 768 features trains 2 * 8 * 768 numbers
     next to 768 * 768 frozen ones.
+
+    On a pruned base layer the adapter's product B A has the same zeros as the weight, in training
+    too. So fusing keeps both the zeros and the output.
 
     A packed layer has `dtype`, the float type of its weight, `float_weight()`, and
     `with_added(delta)`, the layer with the sum rounded to its format again.
@@ -76,20 +80,34 @@ class LoRALinear(nn.Linear):
         return bias
 
     def forward(self, input: Tensor) -> Tensor:
-        adapted: Tensor = self.lora_B(self.lora_A(self.lora_dropout(input)))
         result: Tensor = self.base_layer(input)
+        mask = self._mask
+        if mask is not None:
+            product = (self.lora_B.weight @ self.lora_A.weight).masked_fill(~mask, 0.0)
+            return result + self.scale * F.linear(self.lora_dropout(input), product)
+        adapted: Tensor = self.lora_B(self.lora_A(self.lora_dropout(input)))
         return result + self.scale * adapted
 
+    @property
+    def _mask(self) -> Tensor | None:
+        """Mask of the base layer's weight: False where it is pruned; None if it is not pruned."""
+        mask: Tensor | None = self.base_layer._buffers.get(mask_name("weight"))
+        return mask
+
     def delta(self) -> Tensor:
-        """Return the adapter's change of the weight: `alpha / rank * B A`."""
-        return self.scale * (self.lora_B.weight.float() @ self.lora_A.weight.float())
+        """Return the adapter's change of the weight: `alpha / rank * B A`, zero where pruned."""
+        product = self.lora_B.weight.float() @ self.lora_A.weight.float()
+        if self._mask is not None:
+            product = product.masked_fill(~self._mask, 0.0)
+        return self.scale * product
 
     def fuse(self, *, in_place: bool = True) -> Any:
         """Return the base layer with the adapter added to its weight.
 
         With `in_place = False` the layer is a copy with another weight, for a weight that other
         layers share. A quantised or packed layer rounds the sum to its format; a pruned one keeps
-        its zeros. If the adapter is zero, the base layer is returned unchanged.
+        its zeros, which the adapter has too. If the adapter is zero, the base layer is returned
+        unchanged.
         """
         delta = self.delta()
         if not delta.any():

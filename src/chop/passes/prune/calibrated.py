@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from chop.errors import ConfigError, PassError
 from chop.ir.graph import MaseGraph
 from chop.ir.reclass import mask_name, reclassed
-from chop.log import get_logger
+from chop.log import get_logger, log_step
 from chop.nn.modules.masked import WEIGHT, stored_weight
 from chop.passes.prune.granularity import (
     block_shape,
@@ -182,7 +182,7 @@ class LayerwisePruning:
             if not is_last:
                 continue
             self._warn_shared(path)
-            logger.info("prune: call %d of %d, %s", number, len(calls), path)
+            log_step(logger, "prune: call", number, len(calls), path)
             if stored is None:
                 pruned = self._pruned(path, totals.pop(id(layer)))
                 checkpoints.put({path: pruned}, file, {})

@@ -355,3 +355,26 @@ def test_an_adapter_of_a_half_precision_layer_computes_in_its_type():
     passes.insert_lora_adapter_transform_pass(graph, {"rank": 2})
     assert graph.model.fc1.lora_A.weight.dtype == torch.bfloat16
     assert graph.model(graph.dummy_in["x"]).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("config", [None, {"name": "mxint", "weight_width": 8}])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_fusing_into_a_pruned_layer_keeps_its_zeros_and_the_output(config, mode):
+    torch.manual_seed(0)
+    graph = MaseGraph(nn.Sequential(nn.Linear(32, 16)), dummy_in=torch.zeros(2, 32))
+    if config is not None:
+        quantize_transform_pass(graph, {"linear": {"config": config}})
+    passes.prune_transform_pass(graph, {"weight": {"sparsity": 0.5, "method": "l1-norm"}})
+    passes.insert_lora_adapter_transform_pass(graph, {"rank": 4, "alpha": 4.0})
+    getattr(graph.model, mode)()
+    layer, x = graph.model.get_submodule("0"), torch.randn(8, 32)
+    for part in (layer.lora_A, layer.lora_B):
+        nn.init.normal_(part.weight, std=0.3)
+    graph.model(x).sum().backward()
+    pruned = layer.base_layer.weight_mask == 0
+    before = graph.model(x)
+    passes.fuse_lora_weights_transform_pass(graph)
+    weight = graph.model.get_submodule("0").weight
+    assert (weight[pruned] == 0).all() and (weight[~pruned] != 0).any()
+    bound = 1e-5 if config is None else 0.1
+    assert (graph.model(x) - before).abs().max() < bound

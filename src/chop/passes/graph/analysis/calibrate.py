@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
-from chop.log import get_logger
+from chop.log import get_logger, log_step
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.quantize import chosen_formats
 from chop.passes.ptq.observe.layerwise_run import LayerwiseRun, calibration_batches
@@ -116,7 +116,7 @@ def _observe(graph: MaseGraph, watched: list[Watched], batches: list[Any]) -> in
     kept_bytes = 0
     with LayerwiseRun(graph, batches, f"{WHERE}.data") as run:
         for number, node in enumerate(n for n in run.nodes if n in by_node):
-            logger.info("calibrate: %d of %d, %s", number + 1, len(by_node), node.name)
+            log_step(logger, "calibrate: node", number + 1, len(by_node), node.name)
             each = by_node[node]
             todo = [
                 (operand, watcher)

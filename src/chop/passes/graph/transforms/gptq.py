@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
-from chop.log import get_logger
+from chop.log import get_logger, log_step
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.ptq.observe.curvature import row_importances
@@ -22,6 +22,7 @@ from chop.passes.ptq.sites.rounded_layers import (
     kept_places,
     layer_grid,
     layers_with_own_weights,
+    note_fallbacks,
     put_if_better,
     wide_weight,
 )
@@ -86,8 +87,9 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
     the buffer `weight_scale`. Every weight stays a value of its format. Pruned weights stay zero,
     and the others compensate for them too. Rounded weights are parameters of the graph: the model
     it was captured from keeps its weights. A weight that other nodes share is rounded plainly.
+    One row in eight is held back: a layer that is worse on these rows keeps rounding to nearest.
     `info["layers"]` has the signal-to-noise ratio of each layer's output in dB, after plain
-    rounding and after this pass.
+    rounding and after this pass, and the `kept` rounding.
     """
     layers = layers_with_own_weights(graph, "gptq")
     batches = calibration_batches(args.data, args.num_samples, "gptq.data")
@@ -98,7 +100,7 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
         rows = row_importances(graph, dict(layers), batches, "gptq.data") if by_loss else None
         statistics = InputStatistics(run, before=args.target == "float", importances=rows)
         for number, (node, layer) in enumerate(layers, 1):
-            logger.info("gptq: layer %d of %d, %s", number, len(layers), node.target)
+            log_step(logger, "gptq: layer", number, len(layers), str(node.target))
             named, file = {str(node.target): layer}, f"{number:05}"
             stored = checkpoints.find(named, file)
             sums = None if stored else statistics.of(node, layer)
@@ -109,6 +111,7 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
                 records.append(checkpoints.put(named, file, _round_layer(node, layer, sums, args)))
     for node, _ in layers:
         annotate_formats(node)
+    note_fallbacks(records, "gptq")
     return graph, {"layers": records}
 
 
@@ -130,7 +133,7 @@ def _round_layer(
     values, ranges = refined(*best, target, lifted, grid, args.rounds, mask)
     ranges = ranges.to(weight.dtype)
     values = grid.as_stored(values.to(weight.dtype), ranges)
-    return put_if_better(node, layer, grid, (values, ranges), target, hessian)
+    return put_if_better(node, layer, grid, (values, ranges), target, hessian, sums.held)
 
 
 @dataclass(frozen=True)
@@ -166,13 +169,20 @@ def clip_transform_pass(graph: MaseGraph, args: ClipArgs) -> PassResult:
         batches = calibration_batches(args.data, args.num_samples, "clip.data")
         with PairedRun(graph, batches, "clip.data") as run:
             statistics = InputStatistics(run, before=False)
-            records = [_clip(n, layer, statistics.of(n, layer).hessian) for n, layer in layers]
+            records = [_clip_on(n, layer, statistics.of(n, layer)) for n, layer in layers]
     for node, _ in layers:
         annotate_formats(node)
+    note_fallbacks(records, "clip")
     return graph, {"layers": records}
 
 
-def _clip(node: fx.Node, layer: QuantizedModule, hessian: Tensor) -> dict[str, Any]:
+def _clip_on(node: fx.Node, layer: QuantizedModule, sums: InputSums) -> dict[str, Any]:
+    return _clip(node, layer, sums.hessian, sums.held)
+
+
+def _clip(
+    node: fx.Node, layer: QuantizedModule, hessian: Tensor, held: InputSums | None = None
+) -> dict[str, Any]:
     weight = wide_weight(layer)
     hessian = hessian.to(weight.device, torch.double)
     grid = layer_grid(layer, f"clip: '{node.target}'")
@@ -180,4 +190,4 @@ def _clip(node: fx.Node, layer: QuantizedModule, hessian: Tensor) -> dict[str, A
     ranges = grid.chosen_range(weight, importance.clamp(min=importance.mean() * 1e-6))
     spread = ranges[:, grid.groups]
     values = grid.as_stored(grid.round(weight, spread), ranges)
-    return put_if_better(node, layer, grid, (values, ranges), weight, hessian)
+    return put_if_better(node, layer, grid, (values, ranges), weight, hessian, held)

@@ -21,7 +21,7 @@ from chop.errors import ConfigError
 from chop.ir.dims import FACTS
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import find_op
-from chop.log import get_logger
+from chop.log import get_logger, log_step
 from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
@@ -100,7 +100,7 @@ def learned_rounding_transform_pass(graph: MaseGraph, args: LearnedRoundingArgs)
     with PairedRun(graph, batches, where, weights) as run:
         for number, block in enumerate(stages, 1):
             named = {str(node.target): layer for node, layer in block.layers}
-            logger.info("learned_rounding: block %d of %d, %s", number, len(stages), [*named])
+            log_step(logger, "learned_rounding: block", number, len(stages), str([*named]))
             stored = checkpoints.find(named, f"{number:05}")
             if stored:
                 records.append(stored.restore(named))

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
-from chop.log import get_logger
+from chop.log import get_logger, log_step
 from chop.nn.modules.lora import adapted_layer
 from chop.nn.quantized.convert import quantized_class
 from chop.nn.quantizers import Bypass, Quantizer
@@ -132,7 +132,7 @@ def _choices(
             if node not in first:
                 continue
             site = first[node]
-            logger.info("smooth: %d of %d, %s", len(choices) + 1, len(sites), site.value.name)
+            log_step(logger, "smooth: site", len(choices) + 1, len(sites), site.value.name)
             statistics = ChannelStatistics(per_batch)
             for x in run.operands(node):
                 statistics.add(x)

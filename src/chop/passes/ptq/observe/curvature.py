@@ -25,7 +25,7 @@ from chop.errors import PassError
 from chop.ir.graph import MaseGraph
 from chop.ir.node_arguments import tensors_in
 from chop.ir.trace.environment import evaluation_mode
-from chop.log import get_logger
+from chop.log import get_logger, log_step
 from chop.nn.quantizers import Quantizer
 from chop.passes.ptq.observe.layer_inputs import sample_rows
 from chop.passes.ptq.observe.layerwise_run import formats_off, own, running
@@ -241,6 +241,7 @@ def row_importances(
         for node, layer in layers.items():
             stack.callback(layer.register_forward_hook(watches[node]).remove)
         for number, batch in enumerate(batches):
+            log_step(logger, "importance of rows: batch", number + 1, len(batches))
             with running(where, number):
                 inputs = {k: own(v) for k, v in bind_inputs(graph, batch, where).items()}
                 loss = _loss(model(**inputs), draw)

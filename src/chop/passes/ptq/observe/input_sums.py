@@ -26,6 +26,8 @@ class InputSums:
 
     x is the current input in its format; x before is the input in the float model. `rows`: number
     of rows. `halves`: the sums over each half of the rows, to test a step of one on the other.
+    `held`: the sums over rows that are held back from the others, to test the result; None if
+    there are too few rows.
     """
 
     hessian: Tensor
@@ -34,10 +36,12 @@ class InputSums:
     total_before: Tensor
     rows: int
     halves: tuple[InputSums, ...] = ()
+    held: InputSums | None = None
 
     def __add__(self, other: InputSums) -> InputSums:
         """Return the sums over the rows of both; halves are added half by half."""
         halves = tuple(a + b for a, b in zip(self.halves, other.halves, strict=True))
+        held = [sums for sums in (self.held, other.held) if sums is not None]
         return InputSums(
             self.hessian + other.hessian,
             self.drift + other.drift,
@@ -45,7 +49,19 @@ class InputSums:
             self.total_before + other.total_before,
             self.rows + other.rows,
             halves,
+            functools.reduce(operator.add, held) if held else None,
         )
+
+    def error(self, rounded: Tensor, weight: Tensor) -> float:
+        """Return the squared error of a layer's outputs, up to a constant of the layer.
+
+        The outputs of `rounded` on the current inputs are compared with those of `weight` on the
+        inputs before.
+        """
+        gap = weight.double() - rounded.double()
+        own = ((gap @ self.hessian) * gap).sum()
+        drift = 2 * ((weight.double() @ self.drift) * gap).sum() if self.drift.dim() == 2 else 0.0
+        return float(own + drift)
 
 
 S = TypeVar("S")
@@ -108,8 +124,22 @@ class InputStatistics(SharedSums[InputSums]):
             yield sums_of(rows, old)
 
 
+HELD_BACK = 8
+"""One row in this many is held back to test the result."""
+
+
 def sums_of(rows: Tensor, before: Tensor | None) -> InputSums:
-    """Return the sums over the rows of one batch; with `before` also those of its halves."""
+    """Return the sums over the rows of one batch, of which the last are held back."""
+    kept = len(rows) - len(rows) // HELD_BACK
+    sums = _sums(rows[:kept], None if before is None else before[:kept])
+    if kept == len(rows):
+        return sums
+    held = _sums(rows[kept:], None if before is None else before[kept:])
+    return replace(sums, held=replace(held, halves=()))
+
+
+def _sums(rows: Tensor, before: Tensor | None) -> InputSums:
+    """Return the sums over rows; with `before` also those of their halves."""
     if before is None:
         zero, total = rows.new_zeros(1).double(), rows.sum(0).double()
         return InputSums((rows.T @ rows).double(), zero, total, total, len(rows))

@@ -232,7 +232,21 @@ def calibration_batches(data: Any, num_samples: int | None, where: str) -> list[
     batches = list(first_batches(source, num_samples))
     if not batches:
         raise ConfigError(f"{where}: no batch was given. Give at least one.")
+    for number, batch in enumerate(batches):
+        check_not_empty(batch, f"{where}: batch {number}")
     return batches
+
+
+def check_not_empty(batch: Any, where: str) -> None:
+    """Raise for a batch that is None, or one of whose tensors has no elements."""
+    if batch is None:
+        raise ConfigError(f"{where} is None. Allowed: a mapping, a tensor or a tuple with rows.")
+    for tensor in tensors_in(batch):
+        if tensor.numel() == 0:
+            raise ConfigError(
+                f"{where} is empty: it has a tensor of shape {list(tensor.shape)}. Give one row or "
+                "more in every batch."
+            )
 
 
 def source_of(data: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.scale_integer import STORED
 from chop.nn.quantizers.stored_scale import with_stored_scale
+from chop.passes.ptq.observe.input_sums import InputSums
 from chop.passes.ptq.observe.watched_operands import explicit_settings
 from chop.passes.ptq.solve.column_feedback import output_error
 from chop.passes.ptq.solve.weight_grid import WeightGrid, weight_grid
@@ -32,6 +33,8 @@ logger = get_logger(__name__)
 WEIGHT = "weight"
 OPS = ("linear", "conv1d", "conv2d")
 IS_APPLIED = "is_applied"
+ROUNDED, NEAREST = "rounded", "nearest"
+"""Rounding that a layer has after a method: its own, or to nearest where that is better."""
 
 
 def layers_with_own_weights(graph: MaseGraph, who: str) -> list[tuple[fx.Node, QuantizedModule]]:
@@ -105,23 +108,44 @@ def put_if_better(
     rounded: tuple[Tensor, Tensor],
     target: Tensor,
     hessian: Tensor,
+    held: InputSums | None = None,
 ) -> dict[str, Any]:
     """Store a `rounded` weight, values and ranges, if its error is below that of plain rounding.
 
-    Return the signal-to-noise ratio of the layer's output in dB, of plain rounding and now.
+    `held`: sums over rows that the weight was not fitted to; it must be better on these, too.
+    Return the signal-to-noise ratio of the layer's output in dB, of plain rounding and now, and the
+    `kept` rounding.
     """
     values, ranges = rounded
+    plain, weight = plain_weight(layer), wide_weight(layer)
     signal = output_error(target, hessian)
-    before = output_error(plain_weight(layer) - target, hessian)
+    before = output_error(plain - target, hessian)
     after = output_error(values - target, hessian)
-    if after < before:
+    is_worse = held is not None and held.error(values, weight) > held.error(plain, weight)
+    is_better = after < before and not is_worse
+    if is_better:
         put_rounded(layer, grid, values, ranges)
     return {
         "node": node.name,
         "module": str(node.target),
         "plain": decibels(signal, before),
-        "rounded": decibels(signal, min(after, before)),
+        "rounded": decibels(signal, after if is_better else before),
+        "kept": ROUNDED if is_better else NEAREST,
     }
+
+
+def note_fallbacks(records: Sequence[Mapping[str, Any]], who: str) -> None:
+    """Log the layers that keep rounding to nearest, because a method was worse on held rows."""
+    layers = [record["module"] for record in records if record.get("kept") == NEAREST]
+    if layers:
+        shown = ", ".join(layers[:4]) + (" …" if len(layers) > 4 else "")
+        logger.warning(
+            "%s: %d of %d layers keep rounding to nearest, which is better on held-back rows: %s.",
+            who,
+            len(layers),
+            len(records),
+            shown,
+        )
 
 
 def put_rounded(layer: QuantizedModule, grid: WeightGrid, values: Tensor, ranges: Tensor) -> None:

@@ -1,0 +1,82 @@
+"""Targets of a quantised model, with the weight formats that each of them runs.
+
+To add a target, add a row to `TARGETS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chop.errors import ConfigError
+from chop.nn.quantizers import parse_format
+from chop.nn.quantizers.formats import spelled_settings
+
+SHIPPED_WIDTHS = (4, 8)
+"""Widths that kernels and exports take."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Formats of one target: `formats` by width.
+
+    `rounds_inputs`: activations are rounded to 8 bits too. `embeddings`: it takes quantised tables.
+    """
+
+    formats: Mapping[int, str] = field(default_factory=lambda: {4: "mxint4/32", 8: "mxint8/32"})
+    rounds_inputs: bool = False
+    embeddings: bool = True
+
+    def weight_configs(self, widths: Sequence[int] = SHIPPED_WIDTHS) -> dict[str, dict[str, Any]]:
+        """Return the config of a layer for each width, by the spelling of its weight's format."""
+        inputs = self.formats[max(self.formats)] if self.rounds_inputs else None
+        return {self.formats[w]: layer_config(self.formats[w], inputs) for w in widths}
+
+    def width_of(self, format: str | None) -> int:
+        """Return the width of one of its formats; the largest if there is none given."""
+        spelled = None if format is None else str(parse_format(format))
+        widths = [w for w, text in self.formats.items() if str(parse_format(text)) == spelled]
+        return widths[0] if widths else max(self.formats)
+
+
+TARGETS: dict[str, Target] = {
+    "cpu": Target(),
+    "gpu": Target(),
+    "gguf": Target(),
+    "vllm": Target({4: "int4/32", 8: "int8/32"}, embeddings=False),
+    "onnx": Target({4: "int4/32", 8: "int8/channel"}, embeddings=False),
+    "rtl": Target({4: "mxint4", 8: "mxint8"}, rounds_inputs=True, embeddings=False),
+}
+"""Name of `--for` -> target."""
+DEFAULT_TARGET = "cpu"
+
+
+def layer_config(weight: str, inputs: str | None = None) -> dict[str, Any]:
+    """Return the config of a layer with its weight in one format; inputs in another, or float."""
+    form, settings = spelled_settings(weight, "quantize.format")
+    config: dict[str, Any] = {"name": form.name}
+    config |= {f"weight_{key}": value for key, value in settings.items()}
+    bypass = {f"{role}_{_width_key(settings)}": "NA" for role in ("data_in", "bias")}
+    if inputs is None:
+        return {**config, **bypass}
+    _, own = spelled_settings(inputs, "quantize.format")
+    return {**config, **{f"{r}_{k}": v for r in ("data_in", "bias") for k, v in own.items()}}
+
+
+def _width_key(settings: Mapping[str, Any]) -> str:
+    return "element" if "element" in settings else "width"
+
+
+def check_target(name: str, format: str | None) -> Target:
+    """Return the target `name`; raise if it does not run `format`."""
+    target = TARGETS[name]
+    if format is None:
+        return target
+    runs = [str(parse_format(text)) for text in target.formats.values()]
+    if str(parse_format(format)) not in runs:
+        raise ConfigError(
+            f"quantize.format: '{format}' does not run on target '{name}'. Allowed: "
+            f"{', '.join(target.formats.values())}."
+        )
+    return target

@@ -1,0 +1,89 @@
+"""Matrices of GGUF files as packed tensors: the same numbers in the layout of the kernels.
+
+To read another type without unpacking it, add a row to `PARTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chop.errors import ExportError
+from chop.export.gguf_file import GGUFFile
+from chop.export.gguf_types import BLOCK, E8M0_NAN, TYPES, offset_parts
+from chop.files import shown
+from chop.kernels.ops import PackedTensor
+from chop.kernels.packed_formats import packed_format
+from chop.kernels.reference import join_codes, scale_bytes
+
+Array = Any  # of numpy, whose operators mypy takes for Any
+Parts = tuple[Array, Array, Array | None]
+"""Codes of blocks, their scales, and their offsets or None."""
+Arrange = Callable[[Tensor], Tensor]
+
+
+def _half_scales(data: Array) -> Array:
+    return np.ascontiguousarray(data[:, :2]).view(np.float16).astype(np.float32)
+
+
+def _nibbles(data: Array) -> Array:
+    return np.concatenate([data & 15, data >> 4], 1)
+
+
+def _q8_0(data: Array) -> Parts:
+    return data[:, 2:], _half_scales(data), None
+
+
+def _q4_0(data: Array) -> Parts:
+    return (_nibbles(data[:, 2:]) - 8) & 15, _half_scales(data), None
+
+
+def _q4_1(data: Array) -> Parts:
+    codes, steps, offsets = offset_parts(data)
+    return codes.view(np.uint8) & 15, steps, offsets
+
+
+def _mxfp4(data: Array) -> Parts:
+    return _nibbles(data[:, 1:]), data[:, :1], None
+
+
+PARTS: dict[str, tuple[str, Callable[[Array], Parts]]] = {
+    "Q8_0": ("int8_group", _q8_0),
+    "Q4_0": ("int4", _q4_0),
+    "Q4_1": ("int4", _q4_1),
+    "MXFP4": ("mxfp4", _mxfp4),
+}
+"""Type of the file -> packed format, and a function from blocks to the parts of a tensor."""
+
+
+def packed_tensor(file: GGUFFile, name: str, arrange: Arrange) -> PackedTensor | None:
+    """Return the matrix `name` packed, its rows put in order by `arrange`; None for float types."""
+    kind, (rows, columns), data = file.tensors[name]
+    if kind.name not in PARTS:
+        return None
+    form, read = PARTS[kind.name]
+    codes, scales, offsets = read(data.reshape(-1, TYPES[kind.name].nbytes))
+    is_finite = all(np.isfinite(part).all() for part in (scales, offsets) if part is not None)
+    if not is_finite or (scales.dtype == np.uint8 and (scales == E8M0_NAN).any()):
+        raise ExportError(
+            f"{file.path}: tensor {shown(name)} of {kind.name} has scales that are NaN or infinite."
+        )
+
+    def arranged(part: Array) -> Tensor:
+        return arrange(torch.from_numpy(np.array(part)).reshape(rows, -1))
+
+    row = packed_format(form)
+    assert row is not None, f"no packed format '{form}'"
+    stored = arranged(scales)
+    return PackedTensor(
+        join_codes(arranged(codes), row),
+        scale_bytes(stored) if row.has_real_scales else stored,
+        form,
+        BLOCK,
+        columns,
+        None if offsets is None else arranged(offsets),
+    )
