@@ -334,3 +334,21 @@ def test_a_layer_with_a_config_of_transformers_comes_back_where_it_is_trusted(tm
     assert kept.to_dict() == graph.modules["0"].config.to_dict()
     with pytest.raises(CheckpointError, match=r"If you trust it, hand it in"):
         MaseGraph.from_checkpoint(tmp_path / "g")
+
+
+def test_nodes_keep_the_module_they_were_called_in(tmp_path):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    graph = MaseGraph(nn.Sequential(layer), dummy_in=torch.zeros(2, 3, 8))
+    graph.export(tmp_path / "graph")
+    again = MaseGraph.from_checkpoint(tmp_path / "graph")
+    owners = [[n.meta.get("owner", "") for n in g.fx_graph.nodes] for g in (graph, again)]
+    assert owners[0] == owners[1]
+    assert any(owner.startswith("0") for owner in owners[0])
+
+
+@pytest.mark.parametrize("owner", [7, ["a"], "a\nb", None])
+def test_an_owner_that_is_no_path_is_refused(tmp_path, owner):
+    _, path = small(tmp_path)
+    edit(path, lambda d: d["nodes"][1].update(owner=owner))
+    with pytest.raises(CheckpointError, match=r"nodes\[1\].*owner"):
+        load_graph(path)

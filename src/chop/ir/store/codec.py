@@ -64,6 +64,8 @@ def encode_node(node: fx.Node) -> dict[str, Any]:
         "args": encode(node.args, f"node '{node.name}'"),
         "kwargs": encode(dict(node.kwargs), f"node '{node.name}'"),
     }
+    if node.meta.get("owner"):
+        record["owner"] = node.meta["owner"]
     if "mase" in node.meta:
         record["mase"] = encode(_without_values(node), f"node '{node.name}'")
     return record

@@ -15,6 +15,7 @@ from chop.ir.store.codec import ARGUMENTS, METADATA, Decoder
 
 OPS = ("placeholder", "get_attr", "call_function", "call_method", "call_module", "output")
 _KEYS = {"name", "op", "target", "args", "kwargs"}
+_OPTIONAL_KEYS = {"mase", "owner"}
 _PYTHON = ("operator", "math", "builtins")
 
 
@@ -39,6 +40,7 @@ def decode_graph(
         node = graph.create_node(record["op"], target, args, kwargs, name=record["name"])
         if check is not None and node.name != record["name"]:
             raise CheckpointError(f"{where}.name: '{record['name']}' is reserved or taken.")
+        node.meta["owner"] = record.get("owner", "")
         decode.nodes[record["name"]] = node
     for index, record in enumerate(records):  # metadata may refer to later nodes
         if "mase" in record:
@@ -63,9 +65,9 @@ class _Checks:
     def record(self, index: int, record: Any) -> str:
         """Check keys, name, op and target of a record; return its place."""
         where = f"nodes[{index}]"
-        if not isinstance(record, dict) or not _KEYS <= record.keys() <= _KEYS | {"mase"}:
+        if not isinstance(record, dict) or not _KEYS <= record.keys() <= _KEYS | _OPTIONAL_KEYS:
             keys = ", ".join(sorted(_KEYS))
-            raise CheckpointError(f"{where}: expected the keys {keys} and perhaps mase.")
+            raise CheckpointError(f"{where}: expected the keys {keys} and perhaps mase or owner.")
         name, op, target = record["name"], record["op"], record["target"]
         if not vocabulary.is_identifier(name) or name in self.checked:
             raise CheckpointError(f"{where}.name: {shown(name)} is no identifier, or there twice.")
@@ -77,6 +79,9 @@ class _Checks:
             raise CheckpointError(f"{where}.op: a graph has one output, and it is the last node.")
         if op != "call_function":
             self._target(where, name, op, target)
+        owner = record.get("owner", "_")
+        if not isinstance(owner, str) or not owner.isprintable():
+            raise CheckpointError(f"{where}.owner: {shown(owner)} is not the path of a module.")
         return where
 
     def _target(self, where: str, name: str, op: str, target: Any) -> None:
