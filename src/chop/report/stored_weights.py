@@ -46,12 +46,22 @@ def stored_tensors(node: fx.Node) -> list[StoredParameter]:
         if parameter.is_floating_point():
             role = role_of(name.removeprefix("parametrizations."), quantizers)
             stored.append(_stored(parameter, quantizers.get(role or "")))
-    packed = getattr(module, "weight", None)
-    if isinstance(packed, PackedTensor):
-        elements = math.prod(packed.shape)
+    packed = packed_weight(node)
+    if packed is not None:
         place = packed.codes.data_ptr() or id(module)  # tied layers share their bytes
-        stored.append(StoredParameter(place, elements, 8 * packed.nbytes / elements))
+        stored.append(StoredParameter(place, math.prod(packed.shape), packed_bits(packed)))
     return stored
+
+
+def packed_weight(node: fx.Node) -> PackedTensor | None:
+    """Return the weight of a packed layer, None for other nodes."""
+    weight = getattr(node_module(node), "weight", None) if node.op == "call_module" else None
+    return weight if isinstance(weight, PackedTensor) else None
+
+
+def packed_bits(packed: PackedTensor) -> float:
+    """Return the bits per element, scales included."""
+    return 8 * packed.nbytes / math.prod(packed.shape)
 
 
 def _stored(parameter: nn.Parameter, quantizer: Quantizer | None) -> StoredParameter:

@@ -16,7 +16,7 @@ function blockNodes(blocks, nodes) {
   const sum = (members, key) => members.reduce((total, n) => total + (n[key] ?? 0), 0);
   return blocks.names.map((name, i) => {
     const members = blocks.members[i].map((m) => nodes[m]);
-    const weights = members.filter((n) => n.weight).sort((a, b) => b.parameters - a.parameters);
+    const weights = members.filter((n) => n.parameters).sort((a, b) => b.parameters - a.parameters);
     const stored = sum(weights, "parameters");
     const zeros = weights.reduce((total, n) => total + (n.sparsity ?? 0) * n.parameters, 0);
     return {
