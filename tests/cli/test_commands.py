@@ -260,7 +260,7 @@ def test_quantize_calibrates_and_composes_methods(mase, trained, tmp_path):
         ("--width 8 --set options.gtpq.damping=0.1 {data}", "options: unknown method 'gtpq'"),
         ("--bits 4.5 --width 8", "bits chooses the widths: it excludes width, fit and rules"),
         ("--bits 4.5 --format fp8 {data}", "chooses widths of mxint or block_fp, not of 'fp8'"),
-        ("--bits 1 {data}", "and the cheapest formats take 2.25. Allow more"),
+        ("--bits 1 {data}", "and the cheapest formats take 4.25. Allow more"),
         ("--width 8 --method gptq", "give --dataset"),
         ("--width 8 --method gtpq", "gptq"),
         ("--bits 4 --calibration-rows 0 {data}", "calibration_rows must be at least 1, got 0"),

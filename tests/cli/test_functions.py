@@ -166,7 +166,7 @@ def test_a_function_checks_its_options_as_the_command_does(name, arguments, opti
     assert not Path(f"out/{name}/result.json").exists()
 
 
-@pytest.mark.parametrize("option", ["--bits 4", "--observer min_max", "--method gptq", "--fit"])
+@pytest.mark.parametrize("option", ["--bits 4.5", "--observer min_max", "--method gptq", "--fit"])
 def test_quantize_refuses_a_missing_dataset_before_it_loads_the_model(mase, option, monkeypatch):
     def load(*_args, **_options):
         raise AssertionError("the model was loaded")

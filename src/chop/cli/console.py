@@ -18,8 +18,18 @@ SECONDS_BETWEEN_LINES = 10.0
 """Time between lines of progress if there is no terminal for a bar."""
 
 
+_last_written = [0.0]
+"""Time of the last line, in seconds of the monotonic clock."""
+
+
+def silence_s() -> float:
+    """Return the seconds since the last line was printed."""
+    return time.monotonic() - _last_written[0]
+
+
 def write_line(stream: TextIO, text: str, end: str = "\n") -> None:
     """Print `text` with control characters as escapes, so that names cannot control terminals."""
+    _last_written[0] = time.monotonic()
     print(printable(text), end=end, file=stream, flush=True)
 
 

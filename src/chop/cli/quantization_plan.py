@@ -144,9 +144,9 @@ def _layers_that_lose_most(
     args = {"data": batches, "formats": {name: configs[name] for name in (low, high)}}
     _, info = sensitivity_analysis_pass(graph, args)
     loss = {(row["node"], row["format"]): row["loss"] for row in info["table"]}
-    sizes: dict[fx.Node, int] = {n: node_module(n).weight.numel() for n in nodes}  # type: ignore[union-attr, operator]
-    known = [n for n in nodes if (n.name, low) in loss]
-    gains = {n: (loss[n.name, low] - loss[n.name, high]) / sizes[n] for n in known}
+    sizes: dict[fx.Node, int] = {n: node_module(n).weight.numel() for n in nodes}  # type: ignore[operator]
+    measured = [n for n in nodes if (n.name, low) in loss]
+    gains = {n: (loss[n.name, low] - loss[n.name, high]) / sizes[n] for n in measured}
     room, chosen = WIDE_SHARE * sum(sizes.values()), set()
     typical = sorted(gains.values())[len(gains) // 2] if gains else 0.0
     for node in sorted(gains, key=gains.__getitem__, reverse=True):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from chop.cli.console import Console, ProgressDisplay
+from chop.cli.console import Console, ProgressDisplay, silence_s
 from chop.log import listening_to_steps
 
 PATIENCE_S = 3.0
@@ -77,9 +77,9 @@ def step_progress(console: Console) -> Iterator[None]:
 
 
 def _break_silence(console: Console, progress: StepProgress, ended: threading.Event) -> None:
-    """Print a line every `SILENCE_S` seconds unless a bar is shown."""
+    """Print a line after every `SILENCE_S` seconds of silence unless a bar is shown."""
     start = time.monotonic()
     while not ended.wait(SILENCE_S):
-        if not console.err.isatty():
+        if not console.err.isatty() and silence_s() >= SILENCE_S:
             stage = progress.stage or "still working"
             console.note(f"{stage} ({time.monotonic() - start:.0f} s so far)")

@@ -26,6 +26,8 @@ from chop.kernels.packed_formats import PACKED_FORMATS
 from chop.kernels.row_codecs import codec_of
 from chop.models.named import missing_weights
 from chop.models.tasks import PREDICTS_TEXT, own_task, read_config, task_of_class
+from chop.nn.quantized.layer import QuantizedModule
+from chop.passes import pack_weights_transform_pass
 
 LANGUAGE = (PREDICTS_TEXT, "seq2seq-lm")
 """Tasks of models that generate text."""
@@ -90,6 +92,15 @@ def graph_with_cache(source: Source, dtype: torch.dtype | None = None) -> MaseGr
             f"model '{source.name}': {type(source.model).__name__} does not generate. Give a "
             "causal language model, or an encoder-decoder with --task seq2seq-lm."
         ) from error
+
+
+def pack_quantised(graph: MaseGraph) -> None:
+    """Pack the weights of quantised layers with their values; float layers stay as they are."""
+    layers = {str(node.target) for node in graph.nodes if node.op == "call_module"}
+    modules = {path: graph.model.get_submodule(path) for path in layers}
+    floats = [path for path, layer in modules.items() if not isinstance(layer, QuantizedModule)]
+    if len(floats) < len(modules):
+        pack_weights_transform_pass(graph, {"skip": floats})
 
 
 def cache_formats(config: GenerateConfig) -> Any:

@@ -75,3 +75,8 @@ def test_decoding_takes_little_more_memory_than_the_values(bits, tile):
     limits = limited.Limits(memory=(1 << 29) if tile is None else (1 << 30))
     found = limited.run_all([coded], lambda c: (str(decode(c).shape), ""), limits=limits)
     assert list(found) == [(0, (str(torch.Size((rows, columns))), ""))]
+
+
+def test_bits_of_scalars_are_compared():
+    assert same_bits(torch.tensor(0.5), torch.tensor(0.5))
+    assert not same_bits(torch.tensor(0.0), torch.tensor(-0.0))

@@ -51,20 +51,20 @@ def test_no_method_is_worse_than_nearest_on_held_back_rows(name, seed) -> None:
     graph = quantised()
     plain, weight = copy.deepcopy(graph), graph.model.get_submodule("0").weight.detach().clone()
     PASSES[name](graph, {"data": [data]})
-    held = data[len(data) - len(data) // HELD_BACK :]
-    exact = held @ weight.t() + graph.model.get_submodule("0").bias
-    error, nearest = ((g.model(held) - exact).square().sum() for g in (graph, plain))
+    held_back = data[len(data) - len(data) // HELD_BACK :]
+    exact = held_back @ weight.t() + graph.model.get_submodule("0").bias
+    error, nearest = ((g.model(held_back) - exact).square().sum() for g in (graph, plain))
     assert error <= nearest * (1 + 1e-5)
 
 
 def test_one_row_in_eight_is_held_back() -> None:
     rows = torch.arange(32.0).reshape(16, 2)
     sums = sums_of(rows, rows)
-    assert sums.rows == 14 and sums.held is not None and sums.held.rows == 2
-    assert torch.equal(sums.held.hessian, (rows[14:].T @ rows[14:]).double())
-    assert sums_of(rows[:7], None).held is None
+    assert sums.rows == 14 and sums.held_back is not None and sums.held_back.rows == 2
+    assert torch.equal(sums.held_back.hessian, (rows[14:].T @ rows[14:]).double())
+    assert sums_of(rows[:7], None).held_back is None
     both = sums + sums_of(rows[:7], rows[:7])
-    assert both.rows == 21 and both.held is not None and both.held.rows == 2
+    assert both.rows == 21 and both.held_back is not None and both.held_back.rows == 2
 
 
 def test_the_error_is_that_of_the_outputs_up_to_a_constant() -> None:

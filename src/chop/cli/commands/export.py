@@ -100,14 +100,14 @@ def run(config: ExportConfig, session: Session) -> dict[str, Any]:
     }
 
 
-def _gguf_tokenizer(given: str | None, own: str | None, graph: Any, session: Session) -> Any:
+def _gguf_tokenizer(chosen: str | None, own: str | None, graph: Any, session: Session) -> Any:
     """Return the tokenizer to store in a GGUF file; a model's own is left out if none can be."""
     from chop.dataset.tokenized import load_tokenizer
     from chop.errors import ChopError
     from chop.export.gguf_tokenizer import tokenizer_metadata
 
-    if given is not None:
-        return load_tokenizer(given)
+    if chosen is not None:
+        return load_tokenizer(chosen)
     if own is None:
         return None
     try:

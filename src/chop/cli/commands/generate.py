@@ -90,7 +90,9 @@ def run(config: GenerateConfig, session: Session) -> dict[str, Any]:
     text.check_language(config, source)
     graph = text.graph_with_cache(source, text.dtype_of(config))
     tokenizer = text.load_tokenizer_of(config, source)
-    if config.pack is not None:
+    if config.pack is None:
+        text.pack_quantised(graph)
+    else:
         pack_weights_transform_pass(graph, {"format": config.pack})
     graph.model.eval().to(text.device_named(config.device))
     inputs = text.encode(tokenizer, config, graph)

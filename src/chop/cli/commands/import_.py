@@ -55,6 +55,6 @@ def run(config: ImportConfig, session: Session) -> dict[str, Any]:
     save_model(session, graph, source.place, save_format="packed")
     size = (session.folder / f"{GRAPH}.safetensors").stat().st_size
     facts = describe(graph, source)
-    said = f"{facts['class']} ({kind}): {facts['nodes']} nodes, {size / 1e6:.0f} MB on disk"
-    session.console.say(said if source.place is None else f"{said}, with its tokenizer")
+    summary = f"{facts['class']} ({kind}): {facts['nodes']} nodes, {size / 1e6:.0f} MB on disk"
+    session.console.say(summary if source.place is None else f"{summary}, with its tokenizer")
     return {**facts, "source": kind, "bytes": size}

@@ -60,9 +60,9 @@ def _without_loss(model: TracedModule) -> TracedModule:
     inputs = model.graph.find_nodes(op="placeholder")
     copies = {node: graph.node_copy(node) for node in inputs if node.target != LABELS}
     result: Any = next(iter(reversed(model.graph.nodes))).args[0]
-    kept = {key: value for key, value in result.items() if key != LOSS}
-    fx.node.map_arg(kept, lambda node: copies.get(node) or _copy(graph, node, copies))
-    graph.output(fx.node.map_arg(kept, copies.__getitem__))
+    results = {key: value for key, value in result.items() if key != LOSS}
+    fx.node.map_arg(results, lambda node: copies.get(node) or _copy(graph, node, copies))
+    graph.output(fx.node.map_arg(results, copies.__getitem__))
     part, template = _part(model, graph), template_of(model)
     part.config, part.generation_config = model.config, model.generation_config
     if template is not None:

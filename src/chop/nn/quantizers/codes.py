@@ -199,7 +199,8 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """Return True if dtype, shape and every bit are equal, NaN and negative zero too."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+    parts = (t.reshape(-1).contiguous().view(torch.uint8) for t in (a, b))
+    return torch.equal(*parts)
 
 
 def decode(coded: Coded) -> Tensor:

@@ -133,7 +133,7 @@ def _round_layer(
     values, ranges = refined(*best, target, lifted, grid, args.rounds, mask)
     ranges = ranges.to(weight.dtype)
     values = grid.as_stored(values.to(weight.dtype), ranges)
-    return put_if_better(node, layer, grid, (values, ranges), target, hessian, sums.held)
+    return put_if_better(node, layer, grid, (values, ranges), target, hessian, sums.held_back)
 
 
 @dataclass(frozen=True)
@@ -177,11 +177,11 @@ def clip_transform_pass(graph: MaseGraph, args: ClipArgs) -> PassResult:
 
 
 def _clip_on(node: fx.Node, layer: QuantizedModule, sums: InputSums) -> dict[str, Any]:
-    return _clip(node, layer, sums.hessian, sums.held)
+    return _clip(node, layer, sums.hessian, sums.held_back)
 
 
 def _clip(
-    node: fx.Node, layer: QuantizedModule, hessian: Tensor, held: InputSums | None = None
+    node: fx.Node, layer: QuantizedModule, hessian: Tensor, held_back: InputSums | None = None
 ) -> dict[str, Any]:
     weight = wide_weight(layer)
     hessian = hessian.to(weight.device, torch.double)
@@ -190,4 +190,4 @@ def _clip(
     ranges = grid.chosen_range(weight, importance.clamp(min=importance.mean() * 1e-6))
     spread = ranges[:, grid.groups]
     values = grid.as_stored(grid.round(weight, spread), ranges)
-    return put_if_better(node, layer, grid, (values, ranges), weight, hessian, held)
+    return put_if_better(node, layer, grid, (values, ranges), weight, hessian, held_back)

@@ -26,7 +26,7 @@ class InputSums:
 
     x is the current input in its format; x before is the input in the float model. `rows`: number
     of rows. `halves`: the sums over each half of the rows, to test a step of one on the other.
-    `held`: the sums over rows that are held back from the others, to test the result; None if
+    `held_back`: the sums over rows that are held back from the others, to test the result; None if
     there are too few rows.
     """
 
@@ -36,12 +36,12 @@ class InputSums:
     total_before: Tensor
     rows: int
     halves: tuple[InputSums, ...] = ()
-    held: InputSums | None = None
+    held_back: InputSums | None = None
 
     def __add__(self, other: InputSums) -> InputSums:
         """Return the sums over the rows of both; halves are added half by half."""
         halves = tuple(a + b for a, b in zip(self.halves, other.halves, strict=True))
-        held = [sums for sums in (self.held, other.held) if sums is not None]
+        held_back = [sums for sums in (self.held_back, other.held_back) if sums is not None]
         return InputSums(
             self.hessian + other.hessian,
             self.drift + other.drift,
@@ -49,7 +49,7 @@ class InputSums:
             self.total_before + other.total_before,
             self.rows + other.rows,
             halves,
-            functools.reduce(operator.add, held) if held else None,
+            functools.reduce(operator.add, held_back) if held_back else None,
         )
 
     def error(self, rounded: Tensor, weight: Tensor) -> float:
@@ -130,12 +130,12 @@ HELD_BACK = 8
 
 def sums_of(rows: Tensor, before: Tensor | None) -> InputSums:
     """Return the sums over the rows of one batch, of which the last are held back."""
-    kept = len(rows) - len(rows) // HELD_BACK
-    sums = _sums(rows[:kept], None if before is None else before[:kept])
-    if kept == len(rows):
+    fitted = len(rows) - len(rows) // HELD_BACK
+    sums = _sums(rows[:fitted], None if before is None else before[:fitted])
+    if fitted == len(rows):
         return sums
-    held = _sums(rows[kept:], None if before is None else before[kept:])
-    return replace(sums, held=replace(held, halves=()))
+    held_back = _sums(rows[fitted:], None if before is None else before[fitted:])
+    return replace(sums, held_back=replace(held_back, halves=()))
 
 
 def _sums(rows: Tensor, before: Tensor | None) -> InputSums:

@@ -108,11 +108,11 @@ def put_if_better(
     rounded: tuple[Tensor, Tensor],
     target: Tensor,
     hessian: Tensor,
-    held: InputSums | None = None,
+    held_back: InputSums | None = None,
 ) -> dict[str, Any]:
     """Store a `rounded` weight, values and ranges, if its error is below that of plain rounding.
 
-    `held`: sums over rows that the weight was not fitted to; it must be better on these, too.
+    `held_back`: sums over rows that the weight was not fitted to; it must be better on these, too.
     Return the signal-to-noise ratio of the layer's output in dB, of plain rounding and now, and the
     `kept` rounding.
     """
@@ -121,7 +121,9 @@ def put_if_better(
     signal = output_error(target, hessian)
     before = output_error(plain - target, hessian)
     after = output_error(values - target, hessian)
-    is_worse = held is not None and held.error(values, weight) > held.error(plain, weight)
+    is_worse = held_back is not None and held_back.error(values, weight) > held_back.error(
+        plain, weight
+    )
     is_better = after < before and not is_worse
     if is_better:
         put_rounded(layer, grid, values, ranges)
@@ -135,7 +137,7 @@ def put_if_better(
 
 
 def note_fallbacks(records: Sequence[Mapping[str, Any]], who: str) -> None:
-    """Log the layers that keep rounding to nearest, because a method was worse on held rows."""
+    """Log the layers that keep rounding to nearest, which held-back rows prefer."""
     layers = [record["module"] for record in records if record.get("kept") == NEAREST]
     if layers:
         shown = ", ".join(layers[:4]) + (" …" if len(layers) > 4 else "")
