@@ -215,6 +215,17 @@ def test_outputs_are_compared_by_difference_noise_and_choice():
     assert far.sqnr_db == pytest.approx(10 * torch.tensor(100 / 81).log10().item())
 
 
+def test_a_graph_with_labels_is_compared_with_a_model_without_them():
+    class Labelled(torch.nn.Linear):
+        def forward(self, input, labels):
+            return super().forward(input) + 0 * labels.sum()
+
+    one, other = Labelled(3, 2), torch.nn.Linear(3, 2)
+    other.load_state_dict(one.state_dict())
+    rows = {"input": torch.randn(4, 3), "labels": torch.zeros(4)}
+    assert compare_outputs(one, other, rows).is_equal
+
+
 def test_outputs_of_different_shapes_are_refused():
     with pytest.raises(DataError, match=r"have shapes \[4, 2\] and \[4, 3\]"):
         compare_outputs(torch.nn.Linear(3, 2), torch.nn.Linear(3, 3), {"input": torch.zeros(4, 3)})

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from chop.actions.trainer import scores_of
 from chop.errors import DataError
 from chop.ir.trace.environment import evaluation_mode
+from chop.ir.trace.inputs import Signature
 from chop.passes.graph.analysis.sensitivity import difference
 
 
@@ -34,7 +35,10 @@ class OutputComparison:
 def compare_outputs(
     model: nn.Module, reference: nn.Module, inputs: Mapping[str, Any]
 ) -> OutputComparison:
-    """Run both models on `inputs` and compare their scores."""
+    """Run both models on `inputs` and compare their scores.
+
+    A model receives the inputs that its `forward` has, so that only one of them may need labels.
+    """
     scores, expected = _scores(model, inputs), _scores(reference, inputs)
     if scores.shape != expected.shape:
         raise DataError(
@@ -55,5 +59,7 @@ def compare_outputs(
 
 @torch.no_grad()
 def _scores(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
+    accepted = Signature.of(model).names
+    arguments = {name: value for name, value in inputs.items() if name in accepted}
     with evaluation_mode(model):
-        return scores_of(model(**inputs)).detach().float().cpu()
+        return scores_of(model(**arguments)).float().cpu()

@@ -25,7 +25,7 @@ EXPORTED = {
     "hf": "model",
 }
 """Export target -> file or folder that `mase export` writes."""
-KEPT_OPTIONS = ("seed", "plugins", "classes")
+CHECKPOINT_OPTIONS = ("seed", "plugins", "classes")
 """Options of the model that also apply to its checkpoints."""
 
 
@@ -63,8 +63,8 @@ def compared(result: Mapping[str, Any]) -> dict[str, Any]:
     if facts["is_equal"]:
         return {"outputs": "equal"}
     figures = {"SQNR (dB)": facts["sqnr_db"], "agreement": facts["agreement"]}
-    given = {name: value for name, value in figures.items() if value is not None}
-    return given | {"largest difference": facts["largest_difference"]}
+    measured = {name: value for name, value in figures.items() if value is not None}
+    return measured | {"largest difference": facts["largest_difference"]}
 
 
 def sized(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,8 +160,8 @@ class _Plan:
 
     def on(self, title: str) -> dict[str, Any]:
         """Return the model options for the files of another step of this variant."""
-        kept = {k: v for k, v in self.original.items() if k in KEPT_OPTIONS}
-        return {"model": str(self.place(title)), **kept}
+        options = {k: v for k, v in self.original.items() if k in CHECKPOINT_OPTIONS}
+        return {"model": str(self.place(title)), **options}
 
     def step(
         self,
@@ -203,22 +203,24 @@ class _Plan:
         yield self.step("model", command, {**start, **self.data, **settings}, sized, needs)
 
     def _checks(self) -> Iterator[JourneyStep]:
-        on, made = self.on("model"), (self.key("model"),)
+        on, needs = self.on("model"), (self.key("model"),)
         if self.config.dataset is not None:
-            yield self.step("evaluate", "eval", {**on, **self.data}, evaluated, made)
+            yield self.step("evaluate", "eval", {**on, **self.data}, evaluated, needs)
         first = self.place("model", FLOAT)
         if self.variant != FLOAT:
-            yield self._compare("compare with float", "model", first, made)
+            yield self._compare("compare with float", "model", first, needs)
         copy = (self.key("save again"),)
-        yield self.step("save again", "trace", {**on, "draw": False}, _nodes, made, is_scratch=True)
+        yield self.step(
+            "save again", "trace", {**on, "draw": False}, _nodes, needs, is_scratch=True
+        )
         yield self._compare("save and load", "save again", self.place("model"), copy)
-        yield self.step("pack", "pass", {"name": PACK, **on}, _packed, made)
+        yield self.step("pack", "pass", {"name": PACK, **on}, _packed, needs)
         packed = (self.key("pack"),)
         yield self._compare("compare packed", "pack", self.place("model"), packed)
-        yield self.step("latency", "bench", on, timed, made)
+        yield self.step("latency", "bench", on, timed, needs)
         yield self.step("latency packed", "bench", self.on("pack"), timed, packed)
         if self.config.rtl:
-            yield self.step("simulate RTL", "simulate", {**on, **self.data}, simulated, made)
+            yield self.step("simulate RTL", "simulate", {**on, **self.data}, simulated, needs)
 
     def _compare(
         self, title: str, model: str, against: Path, needs: tuple[str, ...]

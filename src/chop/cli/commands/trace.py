@@ -91,7 +91,7 @@ def _compare(
     if data is None:
         inputs = example_of(graph)
     else:
-        inputs = data.test_rows(graph.model, config.rows_measured_at_once)
+        inputs = data.labelled_test_rows(graph.model, config.rows_measured_at_once)
     comparison = dataclasses.asdict(compare_outputs(graph.model, reference, inputs))
     session.console.say(f"\noutputs against {config.against}:")
     session.console.table([{"": name, "value": value} for name, value in comparison.items()])
