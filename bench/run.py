@@ -94,6 +94,7 @@ BENCHMARKS = [
     Benchmark("prune_methods", "prune_methods.py --llama {models}/llama-imdb"
               " --bert {models}/bert-tiny --data {data}/imdb", "prune_methods",
               ("models", "data", "hours")),
+    Benchmark("journeys", "journeys.py", "journeys", ("models", "data", "hours")),
     Benchmark("shard", "shard.py", "shard"),
     Benchmark("search_engine", "search_engine.py", "search_engine"),
     Benchmark("hardware", "hardware.py", "hardware", ("g++",)),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
-WHOLE = {"right", "safe"}
+WHOLE = {"journeys", "right", "safe"}
 """Result files that measure all of src."""
 
 

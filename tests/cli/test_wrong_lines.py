@@ -78,6 +78,7 @@ RIGHT = {
     "export": "export {trained} --to onnx",
     "shard": "shard {trained} --mesh-shape 1,2 --verify",
     "prove": "prove fifo",
+    "journey": "journey {trained} --dataset digits --prune 0.5 --rtl",
     "demo": "demo",
     "list": "list formats",
     "studies": "studies",

@@ -67,10 +67,14 @@ class Data:
         starts = range(0, min(rows * most, len(train)), rows)
         return [collate([train[i] for i in range(s, min(s + rows, len(train)))]) for s in starts]
 
+    def labelled_test_rows(self, model: nn.Module, most: int) -> dict[str, Any]:
+        """Return the first test rows as arguments of `model`, labels included."""
+        return self._collate(model)([self.test[i] for i in range(min(most, len(self.test)))])
+
     def test_rows(self, model: nn.Module, most: int) -> dict[str, Any]:
         """Return the first test rows as arguments of `model`, without labels."""
-        batch = self._collate(model)([self.test[i] for i in range(min(most, len(self.test)))])
-        return {name: value for name, value in batch.items() if name != LABELS}
+        rows = self.labelled_test_rows(model, most)
+        return {name: value for name, value in rows.items() if name != LABELS}
 
     def _collate(self, model: nn.Module) -> Collate:
         return Collate(match_columns(model, self.columns), self.tokenizer)

@@ -9,8 +9,10 @@ returns a `CommandResult`.
 from __future__ import annotations
 
 import inspect
+import json
+import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +44,8 @@ def function_of(command: Command) -> Callable[..., CommandResult]:
         positional = dict(zip((o.parameter for o in words), arguments, strict=False))
         for name in positional.keys() & keywords.keys():
             raise ConfigError(f"{command.name}.{name}: given twice.")
-        paths = {option.parameter: option.path for option in options}
-        values = {name: _plain(name, value) for name, value in (positional | keywords).items()}
-        table = nest({paths.get(name, (name,)): value for name, value in values.items()})
         console = Console(is_json=True, is_quiet=True, out=sys.stderr)
-        config: Any = read_settings(command.config, table, command.name)
+        config = config_of(command, positional | keywords)
         with report_level("WARNING"):
             return execute(command, config, console)
 
@@ -54,6 +53,41 @@ def function_of(command: Command) -> Callable[..., CommandResult]:
     call.__doc__ = _documentation(command, options)
     call.__signature__ = signature_of(command)  # type: ignore[attr-defined]
     return call
+
+
+def config_of(command: Command, keywords: Mapping[str, Any]) -> Any:
+    """Return the checked configuration of `command` for arguments by name."""
+    paths = {option.parameter: option.path for option in options_of(command.config)}
+    values = {name: _plain(name, value) for name, value in keywords.items()}
+    table = nest({paths.get(name, (name,)): value for name, value in values.items()})
+    return read_settings(command.config, table, command.name)
+
+
+def line_of(command: Command, keywords: Mapping[str, Any]) -> str:
+    """Return the command line with the same configuration as arguments by name."""
+    options = {option.parameter: option for option in options_of(command.config)}
+    words: list[str] = []
+    flags: list[str] = []
+    for name, value in keywords.items():
+        option = options.get(name)
+        if option is None:
+            flags += [part for text in _assignments(name, value) for part in ("--set", text)]
+        elif option.is_positional:
+            words += [str(v) for v in (value if option.is_list else [value])]
+        elif option.is_switch:
+            flags.append(option.flag if value else option.flag.replace("--", "--no-", 1))
+        else:
+            flags += [option.flag, ",".join(map(str, value)) if option.is_list else str(value)]
+    return shlex.join(["mase", command.name, *words, *flags])
+
+
+def _assignments(key: str, value: Any) -> Iterator[str]:
+    """Yield the values of `--set` for a table."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _assignments(f"{key}.{name}", inner)
+    else:
+        yield f"{key}={json.dumps(value)}"
 
 
 def signature_of(command: Command) -> inspect.Signature:

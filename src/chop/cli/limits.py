@@ -25,7 +25,7 @@ LIMITS: Mapping[str, Limit] = {
     **dict.fromkeys(("iterations", "input_shape"), COUNT),
     **dict.fromkeys(("max_new_tokens", "beams", "repeat", "top_k"), COUNT),
     **dict.fromkeys(("seed", "seeds"), SEED),
-    **dict.fromkeys(("sparsity", "sparsities"), SHARE),
+    **dict.fromkeys(("sparsity", "sparsities", "prune"), SHARE),
     "learning_rate": POSITIVE,
     "temperature": POSITIVE,
     "top_p": ("above 0 and at most 1", lambda value: 0 < value <= 1),

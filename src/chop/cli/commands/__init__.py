@@ -41,6 +41,7 @@ SUMMARIES = {
     "hw": "Build a quantised model for an FPGA: simulation, routed clock, bitstream.",
     "prove": "Prove the laws of hardware components for all inputs at all times.",
     "shard": "Plan how to split a model over devices, and check the plan.",
+    "journey": "Run all steps on a model: capture, quantise, measure, pack, export; one table.",
     "demo": "Run the whole system on handwritten digits: two minutes, no network.",
     "list": "List registered names: formats, passes, datasets, models, sweeps, samplers …",
     "studies": "List searches below out/: trials, best values; a dashboard in the browser.",

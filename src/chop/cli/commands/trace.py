@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from chop.cli.names import names
 from chop.cli.session import Session
 from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions
+
+if TYPE_CHECKING:
+    from chop.cli.data import Data
+    from chop.ir.graph import MaseGraph
 
 EXAMPLES = (
     "mase trace mlp",
     "mase trace prajjwal1/bert-tiny --inputs input_ids,attention_mask,labels",
+    "mase trace out/quantize --against out/train --dataset digits",
     "mase trace my_project.models:build --input-shape 1,3,32,32 --out out/mine",
 )
 
@@ -22,6 +29,12 @@ class TraceConfig(ModelOptions, DataOptions, OutputOptions):
     """Capture."""
 
     draw: Annotated[bool, "Write a picture of the graph."] = True
+    against: Annotated[
+        str | None,
+        "Model whose outputs to compare with, before capture: the largest difference, SQNR and "
+        "agreement on test rows, or on the example inputs without --dataset. The same name "
+        "compares the graph with the original model.",
+    ] = field(default=None, metadata=names("models"))
     out: Path = Path("out/trace")
 
 
@@ -36,8 +49,9 @@ def run(config: TraceConfig, session: Session) -> dict[str, Any]:
 
     console = session.console
     with console.progress(f"trace {config.model}"):
-        source, _, graph = load(config)
+        source, data, graph = load(config)
         verify_metadata_analysis_pass(graph)
+    reference = _reference(config)
     session.start_work()
     _, summary = summarize_graph_analysis_pass(graph)
     types = Counter(str(mase_meta(node).common.mase_type) for node in graph.nodes)
@@ -51,4 +65,34 @@ def run(config: TraceConfig, session: Session) -> dict[str, Any]:
     console.say()
     total = [{"in all": name, "value": value} for name, value in summary["total"].items()]
     console.table(with_units(total), intfmt=",")
-    return {**facts, "source": source.kind, "types": dict(types), "total": summary["total"]}
+    record = {**facts, "source": source.kind, "types": dict(types), "total": summary["total"]}
+    if reference is None:
+        return record
+    return {**record, "against": _compare(config, session, graph, reference, data)}
+
+
+def _reference(config: TraceConfig) -> Any:
+    """Return the model of `--against`, without capture; None if there is none."""
+    from chop.cli.source import find_source
+
+    if config.against is None:
+        return None
+    other = find_source(dataclasses.replace(config, model=config.against), is_alone=False)
+    return other.model if other.graph is None else other.graph.model
+
+
+def _compare(
+    config: TraceConfig, session: Session, graph: MaseGraph, reference: Any, data: Data | None
+) -> dict[str, Any]:
+    """Return the comparison of the outputs of `graph` and `reference`, and print it."""
+    from chop.actions.output_comparison import compare_outputs
+    from chop.cli.source import example_of
+
+    if data is None:
+        inputs = example_of(graph)
+    else:
+        inputs = data.labelled_test_rows(graph.model, config.rows_measured_at_once)
+    comparison = dataclasses.asdict(compare_outputs(graph.model, reference, inputs))
+    session.console.say(f"\noutputs against {config.against}:")
+    session.console.table([{"": name, "value": value} for name, value in comparison.items()])
+    return comparison
