@@ -12,6 +12,7 @@ from chop.errors import ExportError
 from chop.export.onnx_import.host_values import Host, Ints, as_tensor, host_of, is_host
 from chop.export.onnx_import.onnx_file import MAIN, OnnxConstant, OnnxNode
 from chop.files import shown
+from chop.ir.trace.tracked import plain
 
 LARGEST_MADE = 1 << 28
 """Limit on the elements of a tensor that an operator creates from a few numbers."""
@@ -25,6 +26,7 @@ class Scope(Protocol):
     constants: dict[str, OnnxConstant]
     numbers: dict[str, Host | None]
     is_folding: bool
+    has_open_sizes: bool
 
     def kind_of(self, number: int) -> str:
         """Return the name of a type by its number in files."""
@@ -194,6 +196,10 @@ def known_operators() -> str:
 
 
 def check_made(count: Any) -> None:
-    """Raise if a few bytes of a file ask for a tensor of too many elements."""
-    if not 0 <= count <= LARGEST_MADE:
-        raise ValueError(f"would make {count} elements; allowed are {LARGEST_MADE}")
+    """Raise if a few bytes of a file ask for a tensor of too many elements.
+
+    A capture records no guard for it: the limit is about the sizes of the first run.
+    """
+    number = plain(count)
+    if not 0 <= number <= LARGEST_MADE:
+        raise ValueError(f"would make {number} elements; allowed are {LARGEST_MADE}")

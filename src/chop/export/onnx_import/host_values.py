@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chop.ir.trace.tracked import Tracked, combine
+
 LONGEST = 256
 """Limit on the elements of a constant that is read as numbers."""
 BITS = 64
@@ -60,7 +62,8 @@ def _apply(function: Callable[..., Any], *numbers: Any) -> Any:
         base, exponent = numbers
         if exponent * max(base.bit_length(), 1) > BITS:
             raise ValueError(f"{base} to the power of {exponent}: more than {BITS} bits")
-    result = function(*numbers)
+    is_choice = function in (max, min) and any(isinstance(n, Tracked) for n in numbers)
+    result = combine(function, *numbers) if is_choice else function(*numbers)
     if type(result) is int and result.bit_length() > BITS:
         raise ValueError(f"a whole number of {result.bit_length()} bits. Allowed: {BITS}")
     return result

@@ -90,7 +90,7 @@ def _settings(call: Call, x: Tensor, kernel: list[int]) -> tuple[dict[str, Any],
         "dilation": tuple(call.attribute("dilations", [1] * rank)),
         "groups": call.attribute("group", 1),
     }
-    if not is_even(pads):
+    if not is_even(call, list(stride), pads):
         x, pads = padded(x, pads), [(0, 0)] * rank
     return settings | {"padding": tuple(p[0] for p in pads)}, x
 
@@ -99,7 +99,7 @@ def _settings(call: Call, x: Tensor, kernel: list[int]) -> tuple[dict[str, Any],
 def _conv(call: Call) -> Any:
     x = call.tensor(0)
     constant = call.constant(1)
-    kernel = list((call.tensor(1) if constant is None else constant).shape[2:])
+    kernel = [int(s) for s in (call.tensor(1) if constant is None else constant).shape[2:]]
     settings, x = _settings(call, x, kernel)
     if call.scope.is_folding or not _are_constant(call, 1, 2):
         function: Any = (F.conv1d, F.conv2d, F.conv3d)[len(kernel) - 1]

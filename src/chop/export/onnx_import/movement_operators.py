@@ -12,6 +12,7 @@ from torch import Tensor
 from chop.export.onnx_import.call import Call, check_made, operator, register_operators
 from chop.export.onnx_import.host_values import Ints, as_tensor, is_host
 from chop.export.onnx_import.onnx_file import OnnxConstant
+from chop.ir.trace.tracked import plain
 
 FAR = (1 << 31) - 2
 """End of a slice from which on it means the end of the tensor."""
@@ -123,7 +124,7 @@ def _concat(call: Call) -> Any:
 @operator("Expand")
 def _expand(call: Call) -> Any:
     x, sizes = call.tensor(0), call.numbers(1)
-    check_made(math.prod(max(s, 1) for s in sizes))
+    check_made(math.prod(max(plain(s), 1) for s in sizes))
     extra = x.dim() - len(sizes)
     sizes = [-1] * extra + sizes if extra > 0 else sizes
     first = len(sizes) - x.dim()

@@ -36,6 +36,10 @@ class OnnxModel(nn.Module):
         self.constants = folded.constants
         # read before the capture, while tensors still have values
         self.numbers = {name: host_of(c.values) for name, c in self.constants.items()}
+        # the first dimension is the batch, which no size of an image depends on
+        self.has_open_sizes = any(
+            isinstance(s, str) for i in folded.file.inputs for s in i.sizes[1:]
+        )
         self.names = input_names([i.name for i in folded.file.inputs])
         self.outputs = list(folded.file.outputs)
         self.renamed: dict[str, str] = {}

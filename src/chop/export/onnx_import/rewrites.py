@@ -54,6 +54,7 @@ class Folded:
     """
 
     is_folding = True
+    has_open_sizes = False
 
     def __init__(self, file: OnnxFile) -> None:
         self.file = file
