@@ -170,6 +170,7 @@ CASES = [
     ),
 ]
 SEQUENCES = {"SplitToSequence", "SequenceConstruct", "SequenceAt", "ConcatFromSequence"}
+SEQUENCES |= {"SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "If", "Loop"}
 ELSEWHERE = SEQUENCES | {"LSTM", "GRU", "RNN", "LRN", "Constant", "Scatter", "Upsample"}
 """Tried by other tests, or another name of what is tried; the reference's LRN is not runtimes'."""
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from chop.errors import ExportError
 from chop.export.onnx_import.host_values import Host, Ints, as_tensor, host_of, is_host
-from chop.export.onnx_import.onnx_file import MAIN, OnnxConstant, OnnxNode
+from chop.export.onnx_import.onnx_file import MAIN, OnnxConstant, OnnxNode, Subgraph
 from chop.files import shown
 from chop.ir.trace.tracked import plain
 
@@ -48,6 +48,9 @@ class Scope(Protocol):
 
     def layer(self, key: tuple[Any, ...], hint: str, make: Callable[[], nn.Module]) -> Any:
         """Return the layer of this key; create it, named by `hint`, if there is none."""
+
+    def run_graph(self, graph: Subgraph, values: dict[str, Any]) -> list[Any]:
+        """Return the outputs of a graph inside a node."""
 
 
 class Call:
@@ -159,6 +162,11 @@ class Call:
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute."""
         return self.node.attributes.get(name, default)
+
+    def run(self, graph: Subgraph, *inputs: Any) -> list[Any]:
+        """Return the outputs of a graph inside the node."""
+        values = {**self._values, **dict(zip(graph.inputs, inputs, strict=True))}
+        return self.scope.run_graph(graph, values)
 
     def option(self, name: str, place: int, default: Any = None) -> Any:
         """Return numbers that are an attribute in older opsets and an input in newer ones."""

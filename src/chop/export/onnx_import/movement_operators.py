@@ -317,8 +317,6 @@ register_operators(
             _places(call.tensor(1), call.attribute("batch_dims", 0))
         ],
         "NonZero": lambda call: torch.nonzero(call.tensor(0)).t(),
-        "SequenceAt": lambda call: call.value(0)[call.number(1)],
-        "SequenceConstruct": lambda call: [call.tensor(i) for i in range(call.count)],
         "Trilu": lambda call: (torch.triu if call.attribute("upper", 1) else torch.tril)(
             call.tensor(0), call.number(1) if call.given(1) else 0
         ),
