@@ -51,8 +51,8 @@ def _if(call: Call) -> Any:
     tensors = [tuple(as_tensor(v) for v in pair) for pair in pairs]
     if any(a.shape != b.shape or a.dtype != b.dtype for a, b in tensors):
         return (_truth(call.tensor(0), call.name(0)),)  # raises: the shape depends on values
-    condition = call.tensor(0).reshape(())
-    return tuple(torch.where(condition, a, b) for a, b in tensors)
+    choice = call.tensor(0).reshape(())
+    return tuple(torch.where(choice, a, b) for a, b in tensors)
 
 
 @operator("Loop")

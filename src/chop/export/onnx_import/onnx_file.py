@@ -28,7 +28,7 @@ UNKNOWN = -1
 """Number that some programs write for an open size."""
 MAIN = ""
 """Domain of ONNX itself."""
-OPSETS = (7, 28)
+OPSETS = (6, 28)
 """Supported opsets of ONNX, first and last."""
 BITS = {"INT4": 4, "UINT4": 4, "INT8": 8, "UINT8": 8, "INT16": 16, "UINT16": 16, "INT32": 32}
 TYPES: dict[str, torch.dtype] = {
@@ -45,6 +45,7 @@ TYPES: dict[str, torch.dtype] = {
     "UINT4": torch.uint8,
     "UINT16": torch.int32,
     "UINT32": torch.int64,
+    "UINT64": torch.int64,
     "BOOL": torch.bool,
     "FLOAT8E4M3FN": torch.float8_e4m3fn,
     "FLOAT8E5M2": torch.float8_e5m2,
@@ -140,8 +141,8 @@ def _renamed_node(node: OnnxNode, new: Mapping[str, str]) -> OnnxNode:
             nodes = tuple(_renamed_node(each, inside) for each in graph.nodes)
             outputs = tuple(inside.get(name, name) for name in graph.outputs)
             attributes[key] = replace(graph, nodes=nodes, outputs=outputs)
-    names = {"inputs": rename(node.inputs), "outputs": rename(node.outputs)}
-    return replace(node, **names, attributes=attributes, outer=rename(node.outer))
+    inputs, outputs, outer = (rename(n) for n in (node.inputs, node.outputs, node.outer))
+    return replace(node, inputs=inputs, outputs=outputs, attributes=attributes, outer=outer)
 
 
 def _word(name: str) -> str:
@@ -442,6 +443,8 @@ def _as_torch(array: np.ndarray, kind: str) -> Tensor:
     if kind in same_size:
         bits = np.ascontiguousarray(array).view(same_size[kind])
         return torch.from_numpy(bits.copy()).view(TYPES[kind]).reshape(array.shape)
+    if kind == "UINT64" and array.size and int(array.max()) >= 1 << 63:
+        raise ValueError(f"{int(array.max())}. Allowed: below 2**63")
     integers = (torch.int8, torch.uint8, torch.int32, torch.int64)
     dtype = str(TYPES[kind]).removeprefix("torch.") if TYPES[kind] in integers else array.dtype
     return torch.from_numpy(np.array(array.astype(dtype), copy=True)).reshape(array.shape)

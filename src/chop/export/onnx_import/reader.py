@@ -21,6 +21,7 @@ from chop.export.onnx_import import (  # noqa: F401 -- each registers its operat
     movement_operators,
     quantised,
     reduction_operators,
+    resize_operators,
 )
 from chop.export.onnx_import.onnx_file import TYPES, OnnxFile
 from chop.export.onnx_import.onnx_formats import apply_formats

@@ -71,9 +71,11 @@ def _arg_extreme(call: Call) -> Any:
 def _top_k(call: Call) -> Any:
     count = call.option("k", 1)
     count = count[0] if isinstance(count, list) else count
-    flags = (bool(call.attribute("largest", 1)), bool(call.attribute("sorted", 1)))
-    values, places = torch.topk(call.tensor(0), count, call.attribute("axis", -1), *flags)
-    return values, places
+    is_largest = bool(call.attribute("largest", 1))
+    axis = call.attribute("axis", -1)
+    # of equal values the first: topk may return any
+    values, places = torch.sort(call.tensor(0), dim=axis, descending=is_largest, stable=True)
+    return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
 
 
 @operator("CumSum")
@@ -203,36 +205,11 @@ def _average_pool(call: Call) -> Any:
         raise ValueError("dilations other than 1")
     function: Any = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
     settings = {"stride": stride, "ceil_mode": bool(call.attribute("ceil_mode", 0))}
-    if is_even(call, stride, pads):
+    is_small = all(2 * p[0] <= k for p, k in zip(pads, kernel, strict=True))
+    if is_even(call, stride, pads) and is_small:
         sides = [p[0] for p in pads]
         return function(x, kernel, padding=sides, count_include_pad=counts, **settings)
     means = function(padded(x, pads), kernel, **settings)
     if counts:
         return means
     return means / function(padded(torch.ones_like(x), pads), kernel, **settings)
-
-
-@operator("Resize", "Upsample")
-def _resize(call: Call) -> Any:
-    is_new = call.node.operator == "Resize" and call.version >= 11
-    x, scales, sizes = call.tensor(0), None, None
-    place = 2 if is_new else 1
-    if call.given(place) and len(call.numbers(place)):
-        scales = call.numbers(place)[2:]
-    elif call.attribute("scales"):
-        scales = call.attribute("scales")[2:]
-    if call.given(3):
-        sizes = call.numbers(3)[2:]
-    mode = call.attribute("mode", "nearest")
-    way = call.attribute("coordinate_transformation_mode", "half_pixel" if is_new else "asymmetric")
-    names = {"linear": {3: "linear", 4: "bilinear", 5: "trilinear"}, "cubic": {4: "bicubic"}}
-    check_made(math.prod(sizes or [s * f for s, f in zip(x.shape[2:], scales or [], strict=True)]))
-    if mode == "nearest":
-        near = call.attribute("nearest_mode", "round_prefer_floor" if is_new else "floor")
-        if way != "asymmetric" or near != "floor":
-            raise ValueError(f"nearest with {way}, {near}. Allowed: asymmetric, floor")
-        return F.interpolate(x, sizes, scales, mode="nearest")
-    if way not in ("half_pixel", "pytorch_half_pixel", "align_corners") or mode not in names:
-        raise ValueError(f"mode {mode} with {way}")
-    how = names[mode][x.dim()]
-    return F.interpolate(x, sizes, scales, mode=how, align_corners=way == "align_corners")
