@@ -124,7 +124,26 @@ def watch(graph: MaseGraph, node: fx.Node, choice: FormatChoice) -> Watched:
     quantizers = parse_function_config(op, form, config, where)
     operands = op.compute.operands
     names = {o.role: role_in(o, config) for o in operands}
+    config |= _channel_axes(quantizers, names, config)
+    quantizers = parse_function_config(op, form, config, where)
     return Watched(node.name, [node], config, quantizers, operands, names=names)
+
+
+def is_by_channel(form: Quantizer) -> bool:
+    """Return True if a format has one scale per channel."""
+    return form.scaled is not None and form.scaled.granularity == "channel"
+
+
+def _channel_axes(
+    quantizers: Mapping[str, Quantizer], names: Mapping[str, str], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the last dimension as the channels of activations whose config has no axis.
+
+    The default of a format is the first dimension: the channels of a weight, but the batch of an
+    activation, whose stored scales would fit one batch size.
+    """
+    keys = {f"{names[role]}_axis" for role, form in quantizers.items() if is_by_channel(form)}
+    return {key: -1 for key in sorted(keys) if key not in config}
 
 
 def operand_of(operand: Operand, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
