@@ -75,7 +75,7 @@ class ExportableGraph:
             place, _, leaf = name.rpartition(".")
             parameter = nn.Parameter(value.clone(), requires_grad=False)
             module.get_submodule(place)._parameters[leaf] = parameter
-        module.held = list(module.op.compute.parameters)  # type: ignore[union-attr]
+        module.held = list(module.op.compute.names_of(module))  # type: ignore[union-attr]
 
     def _unpacked(self, path: str, module: Any) -> nn.Module:
         if isinstance(module, QEmbeddingPacked):

@@ -16,6 +16,7 @@ from chop.ir.ops import (
     images,
     matrix,
     norms,
+    recurrent,
     shapes,
 )
 from chop.ir.ops.row import GET_ATTR, IMPLICIT_FUNC, MODULE, OUTPUT, PLACEHOLDER, Op
@@ -54,6 +55,7 @@ for _row in (
     *contractions.ROWS,
     *norms.ROWS,
     *attention.ROWS,
+    *recurrent.ROWS,
     *activations.PASSING,
     *activations.ROWS,
     *activations.DROPOUTS,

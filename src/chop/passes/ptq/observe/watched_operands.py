@@ -116,7 +116,9 @@ def watch(graph: MaseGraph, node: fx.Node, choice: FormatChoice) -> Watched:
         plain, quantizers = cls.parse(choice.config, choice.where)
         compute = cls.op.compute
         assert compute is not None, "a class of quantised layers has it"
-        inputs, parameters = compute.inputs, compute.parameters
+        inputs = compute.inputs
+        # several weights of one role have no common scale: each is measured
+        parameters = compute.parameters if compute.own_names is None else ()
         return Watched(str(node.target), [node], plain, quantizers, inputs, parameters)
     op, config, where = find_op(node, graph.custom_ops), dict(choice.config), choice.where
     assert op is not None and op.compute is not None, f"'{node.name}' was chosen without an op"
