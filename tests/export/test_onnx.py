@@ -212,3 +212,33 @@ def test_an_output_that_is_no_tensor_is_left_out_and_told(tmp_path):
     ]
     x = torch.randn(2, 3)
     assert torch.equal(from_onnx(tmp_path / "m.onnx").model(x), x * 2)
+
+
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x, y):
+        return self.fc(x) + self.fc(y)
+
+
+_BASE = torch.randn(8, 16)
+VIEWS = {
+    "parts of one tensor": {"x": _BASE[:4, :8], "y": _BASE[4:, 8:]},
+    "every second column": {"x": _BASE[:4, ::2], "y": _BASE[4:, 1::2]},
+    "transposed": {"x": torch.randn(8, 4).t(), "y": torch.randn(8, 4).t()},
+    "expanded": {"x": torch.randn(1, 8).expand(4, 8), "y": torch.randn(4, 8)},
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_example_inputs_may_be_views(name, tmp_path):
+    runtime = pytest.importorskip("onnxruntime", reason="needs masegraph[export]")
+    mg = MaseGraph(Sum(), dummy_in=VIEWS[name])
+    to_onnx(mg, tmp_path / "m.onnx")
+    session = runtime.InferenceSession(str(tmp_path / "m.onnx"))
+    for rows in (4, 7):
+        inputs = {"x": torch.randn(rows, 8), "y": torch.randn(rows, 8)}
+        (found,) = session.run(None, {k: v.numpy() for k, v in inputs.items()})
+        assert np.allclose(found, mg.model(**inputs).detach(), atol=1e-5)

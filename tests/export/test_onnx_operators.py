@@ -52,6 +52,9 @@ NORM = [floats(*RNG.random(4) + 0.5) for _ in range(4)]
 W_CONV = RNG.standard_normal((6, 2, 3, 3)).astype(np.float32)
 W_TURNED = RNG.standard_normal((4, 3, 3, 3)).astype(np.float32)
 BIAS = RNG.standard_normal(6).astype(np.float32)
+SOUND = RNG.standard_normal((2, 64, 1)).astype(np.float32)
+BYTES = RNG.integers(0, 9, (2, 2, 6, 6)).astype(np.uint8)
+RESIZE = {"coordinate_transformation_mode": "pytorch_half_pixel"}
 CODES = RNG.integers(-8, 8, (6, 4)).astype(np.int8)
 
 # operator, inputs (arrays; those in a list are constants of the file), attributes, opset
@@ -154,6 +157,27 @@ CASES = [
     ("InstanceNormalization", (IMAGE, [NORM[0]], [NORM[1]]), {}),
     ("LpNormalization", (X,), {"axis": 1}),
     ("Resize", (IMAGE, "", "", [ints(2, 4, 14, 18)]), {"mode": "linear"}),
+    *(
+        ("Resize", (IMAGE, "", [floats(1, 1, *factors)]), settings)
+        for factors in ((0.6, 1.5), (2, 2))
+        for settings in (
+            {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+            {"mode": "nearest"},
+            {"mode": "nearest", "nearest_mode": "ceil"},
+            {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1},
+            {"mode": "cubic", "coordinate_transformation_mode": "asymmetric"},
+        )
+    ),
+    ("Resize", (IMAGE, "", "", [ints(2, 4, 1, 4)]), {**RESIZE, "mode": "linear"}),
+    ("TopK", (np.round(X), [ints(2)]), {}),
+    ("SpaceToDepth", (IMAGE[:, :, :6, :8],), {"blocksize": 2, "mode": "CRD"}, 25),
+    ("MatMulInteger", (CODES[:3], [CODES.T.copy()], [np.int8(2)], [np.int8(-1)]), {}),
+    ("ConvInteger", (BYTES, [BYTES[:, :, :3, :3]], [np.uint8(3)], [np.uint8(1)]), {}),
+    ("DynamicQuantizeLinear", (X,), {}, 21, 3),
+    ("STFT", (SOUND, [ints(8)[0]], [np.hanning(16).astype(np.float32)]), {}),
+    ("STFT", (SOUND, [ints(4)[0]], "", [ints(16)[0]]), {"onesided": 0}),
+    ("DFT", (SOUND[:, :16], "", [ints(1)[0]]), {}),
+    ("DFT", (SOUND[:, :16],), {"onesided": 1, "axis": 1}, 17),
     ("SoftmaxCrossEntropyLoss", (TABLE, ints(0, 1, 2, 3, 0, 1)), {}),
     ("NegativeLogLikelihoodLoss", (TABLE, ints(0, 1, 2, 3, 0, 1)), {}),
     ("DequantizeLinear", ([CODES], [floats(*np.abs(BIAS))]), {"axis": 0}),
@@ -170,6 +194,7 @@ CASES = [
     ),
 ]
 SEQUENCES = {"SplitToSequence", "SequenceConstruct", "SequenceAt", "ConcatFromSequence"}
+SEQUENCES |= {"SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "If", "Loop"}
 ELSEWHERE = SEQUENCES | {"LSTM", "GRU", "RNN", "LRN", "Constant", "Scatter", "Upsample"}
 """Tried by other tests, or another name of what is tried; the reference's LRN is not runtimes'."""
 

@@ -34,7 +34,8 @@ def weighted_ops(graph: MaseGraph) -> tuple[str, ...]:
 
 def is_weighted(op: Op) -> bool:
     """Return True if the parameters of an op are a matrix or a table."""
-    return bool(op.parameters) and (op.macs is not None or op.reads_rows)
+    has_own = op.compute is not None and op.compute.own_names is not None
+    return (has_own or bool(op.parameters)) and (op.macs is not None or op.reads_rows)
 
 
 def left_in_float(graph: MaseGraph) -> list[dict[str, Any]]:

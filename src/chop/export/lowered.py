@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.parametrize import is_parametrized
+from torch.utils._pytree import tree_map_only
 
 from chop.arguments import MAPPING, NONE, an, takes
 from chop.errors import ExportError
@@ -74,7 +75,7 @@ class ExportableGraph:
             place, _, leaf = name.rpartition(".")
             parameter = nn.Parameter(value.clone(), requires_grad=False)
             module.get_submodule(place)._parameters[leaf] = parameter
-        module.held = list(module.op.compute.parameters)  # type: ignore[union-attr]
+        module.held = list(module.op.compute.names_of(module))  # type: ignore[union-attr]
 
     def _unpacked(self, path: str, module: Any) -> nn.Module:
         if isinstance(module, QEmbeddingPacked):
@@ -159,7 +160,13 @@ def example_of(mg: MaseGraph, inputs: Mapping[str, Any] | None, target: str) -> 
     example = dict(inputs if inputs is not None else mg.dummy_in or {})
     if not example:
         raise ExportError(f"to_{target}: the graph has no example inputs. Give inputs=….")
-    return {name: example[name] for name in mg.model.input_names if name in example}
+    named = {name: example[name] for name in mg.model.input_names if name in example}
+    return tree_map_only(Tensor, _own_copy, named)  # type: ignore[no-any-return]
+
+
+def _own_copy(tensor: Tensor) -> Tensor:
+    """Return a dense copy: torch.export guards the storage that views share."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def dynamic_sizes(mg: MaseGraph, inputs: Mapping[str, Any]) -> dict[str, Any]:

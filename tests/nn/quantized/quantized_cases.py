@@ -90,6 +90,19 @@ LAYER_CASES: dict[str, LayerCase] = {
     "multihead_attention": LayerCase(
         lambda: nn.MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True), _attention_inputs
     ),
+    "lstm": LayerCase(
+        lambda: nn.LSTM(5, 4, 2, batch_first=True, bidirectional=True, proj_size=3),
+        lambda: (random(2, 3, 5),),
+    ),
+    "gru": LayerCase(lambda: nn.GRU(5, 4, 2, bias=False), lambda: (random(3, 2, 5),)),
+    "rnn": LayerCase(
+        lambda: nn.RNN(5, 4, nonlinearity="relu"), lambda: (random(3, 5), random(1, 4))
+    ),
+    "lstm_cell": LayerCase(
+        lambda: nn.LSTMCell(5, 4), lambda: (random(2, 5), (random(2, 4), random(2, 4)))
+    ),
+    "gru_cell": LayerCase(lambda: nn.GRUCell(5, 4), lambda: (random(5),)),
+    "rnn_cell": LayerCase(lambda: nn.RNNCell(5, 4), lambda: (random(2, 5), random(2, 4))),
     "relu": _pointwise(lambda: nn.ReLU(inplace=True)),
     "leaky_relu": _pointwise(lambda: nn.LeakyReLU(0.2)),
     "gelu": _pointwise(lambda: nn.GELU(approximate="tanh")),

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from chop.errors import ExportError
-from chop.export.onnx_import.host_values import Host, Ints, as_tensor, host_of, is_host
-from chop.export.onnx_import.onnx_file import MAIN, OnnxConstant, OnnxNode
+from chop.export.onnx_import.host_values import Host, Ints, Span, as_tensor, host_of, is_host
+from chop.export.onnx_import.onnx_file import MAIN, OnnxConstant, OnnxNode, Subgraph
 from chop.files import shown
+from chop.ir.trace.tracked import plain
 
 LARGEST_MADE = 1 << 28
 """Limit on the elements of a tensor that an operator creates from a few numbers."""
@@ -25,6 +26,7 @@ class Scope(Protocol):
     constants: dict[str, OnnxConstant]
     numbers: dict[str, Host | None]
     is_folding: bool
+    has_open_sizes: bool
 
     def kind_of(self, number: int) -> str:
         """Return the name of a type by its number in files."""
@@ -46,6 +48,9 @@ class Scope(Protocol):
 
     def layer(self, key: tuple[Any, ...], hint: str, make: Callable[[], nn.Module]) -> Any:
         """Return the layer of this key; create it, named by `hint`, if there is none."""
+
+    def run_graph(self, graph: Subgraph, values: dict[str, Any]) -> list[Any]:
+        """Return the outputs of a graph inside a node."""
 
 
 class Call:
@@ -103,7 +108,7 @@ class Call:
             if number is not None:
                 return number
         value = self.value(place)
-        return as_tensor(value) if isinstance(value, Ints) else value
+        return as_tensor(value) if isinstance(value, Ints | Span) else value
 
     def is_host(self, place: int) -> bool:
         """Return True if the input is sizes, or computed from them."""
@@ -133,7 +138,8 @@ class Call:
 
     def numbers_or_one(self, place: int) -> Host:
         """Return the input as numbers, a vector or one; raise if it depends on tensors."""
-        numbers = self.host(place)
+        value = None if self.constant(place) is not None else self.value(place)
+        numbers = value.numbers() if isinstance(value, Span) else self.host(place)
         if numbers is None:
             raise ExportError(
                 f"its input {shown(self.name(place))} depends on values, not on sizes alone"
@@ -157,6 +163,11 @@ class Call:
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute."""
         return self.node.attributes.get(name, default)
+
+    def run(self, graph: Subgraph, *inputs: Any) -> list[Any]:
+        """Return the outputs of a graph inside the node."""
+        values = {**self._values, **dict(zip(graph.inputs, inputs, strict=True))}
+        return self.scope.run_graph(graph, values)
 
     def option(self, name: str, place: int, default: Any = None) -> Any:
         """Return numbers that are an attribute in older opsets and an input in newer ones."""
@@ -194,6 +205,10 @@ def known_operators() -> str:
 
 
 def check_made(count: Any) -> None:
-    """Raise if a few bytes of a file ask for a tensor of too many elements."""
-    if not 0 <= count <= LARGEST_MADE:
-        raise ValueError(f"would make {count} elements; allowed are {LARGEST_MADE}")
+    """Raise if a few bytes of a file ask for a tensor of too many elements.
+
+    A capture records no guard for it: the limit is about the sizes of the first run.
+    """
+    number = plain(count)
+    if not 0 <= number <= LARGEST_MADE:
+        raise ValueError(f"would make {number} elements; allowed are {LARGEST_MADE}")

@@ -83,12 +83,21 @@ LOGICAL: dict[str, tuple[Callable[..., Tensor], Callable[[Any, Any], Any]]] = {
 }
 
 
+def _second(call: Call) -> Any:
+    """Return the second operand; opset 6 has an axis where its dimensions start."""
+    value, axis = call.operand(1), call.attribute("axis")
+    if call.version >= 7 or axis is None or not isinstance(value, Tensor):
+        return value
+    x = call.tensor(0)
+    return value.reshape([*value.shape, *[1] * (x.dim() - axis % x.dim() - value.dim())])
+
+
 @operator(*BINARY)
 def _binary(call: Call) -> Any:
     function, hosts = BINARY[call.node.operator], call.hosts()
     if hosts is not None:
         return elementwise(function, *hosts)
-    return function(call.operand(0), call.operand(1))
+    return function(call.operand(0), _second(call))
 
 
 @operator(*LOGICAL)
@@ -110,7 +119,7 @@ def _pow(call: Call) -> Any:
     hosts = call.hosts()
     if hosts is not None:
         return elementwise(pow, *hosts)
-    base, exponent = call.operand(0), call.operand(1)
+    base, exponent = call.operand(0), _second(call)
     power = torch.pow(base, exponent)
     is_same = not isinstance(base, Tensor) or power.dtype == base.dtype
     return power if is_same else power.to(base.dtype)
@@ -185,17 +194,31 @@ def _cast_number(value: Any, kind: torch.dtype) -> Any:
     return value // 1 if isinstance(value, float) else value
 
 
+def saturated(x: Tensor, kind: torch.dtype) -> Tensor:
+    """Return floats in a type of 8 bits; beyond its range, its largest number."""
+    most = torch.finfo(kind).max
+    return x.float().clamp(-most, most).to(kind)
+
+
 def cast(call: Call, kind: torch.dtype) -> Any:
     """Return the first input in another type."""
     if call.is_host(0) or (call.count > 1 and call.is_host(1) and call.host(0) is not None):
         return elementwise(lambda v: _cast_number(v, kind), call.numbers_or_one(0))
     value = call.tensor(0)
+    if kind.itemsize == 1 and kind.is_floating_point and call.attribute("saturate", 1):
+        return saturated(value, kind)
     return value if value.dtype == kind and not call.scope.is_folding else value.to(kind)
 
 
 @operator("Cast")
 def _cast(call: Call) -> Any:
-    return cast(call, TYPES[call.scope.kind_of(call.attribute("to"))])
+    name = call.scope.kind_of(call.attribute("to"))
+    value = cast(call, TYPES[name])
+    if name == "UINT4" and isinstance(value, Tensor):
+        return value & 15
+    if name == "INT4" and isinstance(value, Tensor):
+        return ((value + 8) & 15) - 8
+    return value
 
 
 @operator("CastLike")
@@ -206,6 +229,8 @@ def _cast_like(call: Call) -> Any:
 
 @operator("Identity", "Dropout")
 def _identity(call: Call) -> Any:
+    if call.node.operator == "Dropout" and call.given(2) and call.host(2) is not False:
+        raise ValueError("training mode. Allowed: inference")
     if call.node.operator == "Dropout" and len(call.node.outputs) > 1:
         return call.value(0), torch.ones_like(call.tensor(0), dtype=torch.bool)
     return call.value(0)
@@ -236,8 +261,10 @@ register_operators(
 
 @operator("PRelu")
 def _prelu(call: Call) -> Any:
-    x = call.tensor(0)
-    return torch.where(x < 0, x * call.tensor(1), x)
+    x, slope = call.tensor(0), call.tensor(1)
+    if call.version < 7 and slope.numel() > 1:  # one per channel
+        slope = slope.reshape([-1, *[1] * (x.dim() - 2)])
+    return torch.where(x < 0, x * slope, x)
 
 
 @operator("Selu")

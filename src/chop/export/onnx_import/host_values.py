@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from chop.ir.trace.tracked import Tracked, combine
 
 LONGEST = 256
 """Limit on the elements of a constant that is read as numbers."""
@@ -19,6 +22,24 @@ BITS = 64
 
 class Ints(list[Any]):
     """Vector of numbers."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Result of `Range` on numbers: a tensor, or numbers if an operator needs them."""
+
+    start: Any
+    limit: Any
+    step: Any
+    kind: torch.dtype
+
+    def tensor(self) -> Tensor:
+        """Return the tensor; sizes in it stay open."""
+        return torch.arange(self.start, self.limit, self.step, dtype=self.kind)
+
+    def numbers(self) -> Ints:
+        """Return the numbers, which are valid for these sizes."""
+        return Ints(range(int(self.start), int(self.limit), int(self.step)))
 
 
 Number = int | float
@@ -60,7 +81,8 @@ def _apply(function: Callable[..., Any], *numbers: Any) -> Any:
         base, exponent = numbers
         if exponent * max(base.bit_length(), 1) > BITS:
             raise ValueError(f"{base} to the power of {exponent}: more than {BITS} bits")
-    result = function(*numbers)
+    is_choice = function in (max, min) and any(isinstance(n, Tracked) for n in numbers)
+    result = combine(function, *numbers) if is_choice else function(*numbers)
     if type(result) is int and result.bit_length() > BITS:
         raise ValueError(f"a whole number of {result.bit_length()} bits. Allowed: {BITS}")
     return result
@@ -70,6 +92,8 @@ def as_tensor(value: Any) -> Tensor:
     """Return numbers as a tensor of int64, float32 or bool."""
     if isinstance(value, Tensor):
         return value
+    if isinstance(value, Span):
+        return value.tensor()
     first = next(iter(value), 0) if isinstance(value, Ints) else value
     if isinstance(first, bool):
         kind = torch.bool

@@ -90,20 +90,26 @@ def _settings(call: Call, x: Tensor, kernel: list[int]) -> tuple[dict[str, Any],
         "dilation": tuple(call.attribute("dilations", [1] * rank)),
         "groups": call.attribute("group", 1),
     }
-    if not is_even(pads):
+    if not is_even(call, list(stride), pads):
         x, pads = padded(x, pads), [(0, 0)] * rank
     return settings | {"padding": tuple(p[0] for p in pads)}, x
+
+
+def convolved(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the convolution of a node on these operands, without a layer."""
+    settings, x = _settings(call, x, [int(s) for s in weight.shape[2:]])
+    function: Any = (F.conv1d, F.conv2d, F.conv3d)[weight.dim() - 3]
+    return function(x, weight, bias, **settings)  # type: ignore[no-any-return]
 
 
 @operator("Conv")
 def _conv(call: Call) -> Any:
     x = call.tensor(0)
     constant = call.constant(1)
-    kernel = list((call.tensor(1) if constant is None else constant).shape[2:])
+    kernel = [int(s) for s in (call.tensor(1) if constant is None else constant).shape[2:]]
     settings, x = _settings(call, x, kernel)
     if call.scope.is_folding or not _are_constant(call, 1, 2):
-        function: Any = (F.conv1d, F.conv2d, F.conv3d)[len(kernel) - 1]
-        return function(x, call.tensor(1), call.optional(2), **settings)
+        return convolved(call, call.tensor(0), call.tensor(1), call.optional(2))
     weight, base = call.scope.matrix(call.name(1), turned=False)
     bias = _own(call, 2)
 
@@ -129,21 +135,32 @@ def _conv_transpose(call: Call) -> Any:
     weight = call.tensor(1)
     rank = weight.dim() - 2
     pads = call.attribute("pads", [0] * 2 * rank)
-    if call.attribute("auto_pad", "NOTSET") != "NOTSET" or call.attribute("output_shape"):
-        raise ValueError("auto_pad or output_shape. Allowed: pads")
-    if pads[:rank] != pads[rank:]:
-        raise ValueError(f"pads {pads[:8]}. Allowed: the same on both sides")
+    stride = call.attribute("strides", [1] * rank)
+    extra = call.attribute("output_padding", [0] * rank)
+    auto, shape = call.attribute("auto_pad", "NOTSET"), call.attribute("output_shape")
+    if auto.startswith("SAME") and not shape:
+        shape = [s * t for s, t in zip(call.tensor(0).shape[2:], stride, strict=True)]
+    sides = [(pads[i], pads[i + rank]) for i in range(rank)]
+    if shape:
+        spread = call.attribute("dilations", [1] * rank)
+        sizes = zip(call.tensor(0).shape[2:], stride, extra, weight.shape[2:], spread, strict=True)
+        full = [t * (s - 1) + e + (k - 1) * d + 1 for s, t, e, k, d in sizes]
+        lacks = [int(f - s) for f, s in zip(full, shape[-rank:], strict=True)]
+        sides = [(n // 2, n - n // 2) for n in lacks]
+        sides = sides if auto == "SAME_UPPER" else [pair[::-1] for pair in sides]
+    is_same = all(low == high for low, high in sides)
     function: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
-    return function(
+    y = function(
         call.tensor(0),
         weight,
         call.optional(2),
-        stride=call.attribute("strides", [1] * rank),
-        padding=pads[:rank],
-        output_padding=call.attribute("output_padding", [0] * rank),
+        stride=stride,
+        padding=[low for low, _ in sides] if is_same else 0,
+        output_padding=extra,
         groups=call.attribute("group", 1),
         dilation=call.attribute("dilations", [1] * rank),
     )
+    return y if is_same else padded(y, [(-low, -high) for low, high in sides])
 
 
 @operator("BatchNormalization")
@@ -171,8 +188,6 @@ def _batch_norm(call: Call) -> Any:
 
 @operator("LayerNormalization", "RMSNormalization")
 def _layer_norm(call: Call) -> Any:
-    if len(call.node.outputs) > 1:
-        raise ValueError("more than one output. Allowed: the first")
     x, eps = call.tensor(0), call.attribute("epsilon", 1e-5)
     axis = call.attribute("axis", -1) % x.dim()
     shape = tuple(int(s) for s in x.shape[axis:])
@@ -180,10 +195,11 @@ def _layer_norm(call: Call) -> Any:
     cls: Any = nn.RMSNorm if is_rms else nn.LayerNorm
     scale = call.constant(1)
     fits = scale is not None and tuple(scale.shape) == shape and _are_constant(call, 2)
-    if call.scope.is_folding or not fits:
+    if call.scope.is_folding or not fits or len(call.node.outputs) > 1:
         normed = F.rms_norm(x, shape, eps=eps) if is_rms else F.layer_norm(x, shape, eps=eps)
         normed = normed * call.tensor(1)
-        return normed + call.tensor(2) if call.given(2) else normed
+        normed = normed + call.tensor(2) if call.given(2) else normed
+        return (normed, *_moments(x, axis, eps))[: len(call.node.outputs)]
     weight, base = call.scope.matrix(call.name(1), turned=False)
     bias = _own(call, 2)
     extra = {} if is_rms else {"bias": bias is not None}
@@ -192,6 +208,14 @@ def _layer_norm(call: Call) -> Any:
         return _with(cls(shape, eps, device="meta", **extra), weight=weight, bias=bias)
 
     return call.scope.layer(("layer_norm", id(weight), id(bias), eps, axis), base, make)(x)
+
+
+def _moments(x: Tensor, axis: int, eps: float) -> tuple[Tensor, Tensor]:
+    """Return the mean and the reciprocal of the deviation of each row."""
+    axes = list(range(axis, x.dim()))
+    mean = x.mean(axes, keepdim=True)
+    variance = ((x - mean) ** 2).mean(axes, keepdim=True)
+    return mean, torch.rsqrt(variance + eps)
 
 
 @operator("GroupNormalization")
@@ -212,7 +236,9 @@ def _instance_norm(call: Call) -> Any:
 @operator("LpNormalization")
 def _lp_norm(call: Call) -> Any:
     axis, order = call.attribute("axis", -1), call.attribute("p", 2)
-    return F.normalize(call.tensor(0), p=float(order), dim=axis, eps=0.0)
+    x = call.tensor(0)
+    norm = torch.linalg.vector_norm(x, float(order), axis, keepdim=True)
+    return torch.where(norm == 0, 0.0, x / norm)
 
 
 @operator("LRN")
@@ -235,13 +261,11 @@ def _check_recurrent(call: Call, directions: int) -> None:
     names = call.attribute("activations", ACTIVATIONS[name] * directions)
     if [n.lower() for n in names] != [a.lower() for a in ACTIVATIONS[name] * directions]:
         raise ValueError(f"activations {names[:6]}. Allowed: {ACTIVATIONS[name]}")
-    if call.attribute("direction", "forward") == "reverse":
-        raise ValueError("direction reverse. Allowed: forward, bidirectional")
     has_peepholes = name == "LSTM" and call.given(7)
     if has_peepholes or (call.given(4) and call.constant(4) is None):
         raise ValueError("lengths or peepholes")
-    if call.attribute("clip") or call.attribute("layout", 0) or call.attribute("input_forget", 0):
-        raise ValueError("clip, layout or input_forget")
+    if call.attribute("clip") or call.attribute("input_forget", 0):
+        raise ValueError("clip or input_forget")
     if name == "GRU" and not call.attribute("linear_before_reset", 0):
         raise ValueError("linear_before_reset = 0. Allowed: 1")
     if not all(call.scope.is_fixed(call.name(i)) for i in (1, 2, 3) if call.given(i)):
@@ -275,10 +299,13 @@ def _make_recurrent(call: Call) -> nn.Module:
 def _recurrent(call: Call) -> Any:
     directions = 2 if call.attribute("direction") == "bidirectional" else 1
     _check_recurrent(call, directions)
-    x = call.tensor(0)
+    is_first, is_back = call.attribute("layout", 0), call.attribute("direction") == "reverse"
+    x = call.tensor(0).transpose(0, 1) if is_first else call.tensor(0)
+    x = torch.flip(x, [0]) if is_back else x
     key = ("recurrent", *call.node.inputs[1:4])
     layer = call.scope.layer(key, call.node.name, lambda: _make_recurrent(call))
     states = [call.tensor(i) for i in (5, 6) if call.given(i)]
+    states = [s.transpose(0, 1) for s in states] if is_first else states
     is_lstm = call.node.operator == "LSTM"
     if is_lstm and len(states) == 2:
         outputs, last = layer(x, (states[0], states[1]))
@@ -287,5 +314,9 @@ def _recurrent(call: Call) -> Any:
     else:
         outputs, last = layer(x)
     outputs = outputs.reshape(x.shape[0], x.shape[1], directions, -1).permute(0, 2, 1, 3)
+    outputs = torch.flip(outputs, [0]) if is_back else outputs
     results = (outputs, last[0], last[1]) if is_lstm else (outputs, last)
+    if is_first:
+        outputs = outputs.permute(2, 0, 1, 3)
+        results = (outputs, *(state.transpose(0, 1) for state in results[1:]))
     return results[: len(call.node.outputs)]

@@ -10,11 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chop.export.onnx_import.call import Call, check_made, operator, register_operators
-from chop.export.onnx_import.host_values import Ints, as_tensor, is_host
-from chop.export.onnx_import.onnx_file import OnnxConstant
+from chop.export.onnx_import.host_values import Ints, Span, as_tensor, is_host
+from chop.export.onnx_import.onnx_file import TYPES, OnnxConstant
+from chop.ir.trace.tracked import plain
 
 FAR = (1 << 31) - 2
 """End of a slice from which on it means the end of the tensor."""
+MOST_DIMENSIONS = 8
+"""Length of the longest vector of equal numbers that is taken as part of a shape."""
 
 
 @operator("Constant")
@@ -36,6 +39,9 @@ def _constant_of_shape(call: Call) -> Any:
     value = call.attribute("value")
     fill = value.values.reshape(-1)[0].item() if isinstance(value, OnnxConstant) else 0.0
     kind = value.values.dtype if isinstance(value, OnnxConstant) else torch.float32
+    is_rank = len(sizes) == 1 and type(sizes[0]) is int and sizes[0] <= MOST_DIMENSIONS
+    if call.is_host(0) and is_rank and kind == torch.int64:
+        return Ints([fill] * sizes[0])  # part of a shape
     return torch.full(sizes, fill, dtype=kind)
 
 
@@ -43,7 +49,10 @@ def _constant_of_shape(call: Call) -> Any:
 def _shape(call: Call) -> Any:
     start, end = call.attribute("start", 0), call.attribute("end")
     value = call.value(0)
-    sizes = [len(value)] if isinstance(value, Ints) else [] if is_host(value) else value.shape
+    if is_host(value):
+        sizes: Any = [len(value)] if isinstance(value, Ints) else []
+    else:
+        sizes = as_tensor(value).shape
     if call.scope.is_folding:
         return torch.tensor(list(sizes[start:end]), dtype=torch.int64)
     return Ints(sizes[start:end])
@@ -51,7 +60,8 @@ def _shape(call: Call) -> Any:
 
 @operator("Size")
 def _size(call: Call) -> Any:
-    count = call.tensor(0).numel()
+    value = call.value(0)
+    count = len(value) if isinstance(value, Ints) else call.tensor(0).numel()
     return torch.tensor(count) if call.scope.is_folding else count
 
 
@@ -76,7 +86,9 @@ def _flatten(call: Call) -> Any:
     axis = axis + x.dim() if axis < 0 else axis
     if axis == 1 and x.dim() > 1:
         return torch.flatten(x, 1)
-    return x.reshape(1, -1) if axis == 0 else x.flatten(axis).flatten(0, axis - 1)
+    if axis == 0 or axis == x.dim():
+        return x.reshape([1, -1] if axis == 0 else [-1, 1])
+    return x.flatten(axis).flatten(0, axis - 1)
 
 
 @operator("Squeeze")
@@ -123,7 +135,7 @@ def _concat(call: Call) -> Any:
 @operator("Expand")
 def _expand(call: Call) -> Any:
     x, sizes = call.tensor(0), call.numbers(1)
-    check_made(math.prod(max(s, 1) for s in sizes))
+    check_made(math.prod(max(plain(s), 1) for s in sizes))
     extra = x.dim() - len(sizes)
     sizes = [-1] * extra + sizes if extra > 0 else sizes
     first = len(sizes) - x.dim()
@@ -142,19 +154,21 @@ def _tile(call: Call) -> Any:
 @operator("Range")
 def _range(call: Call) -> Any:
     start, limit, delta = (call.number(i) for i in range(3))
-    check_made(abs((limit - start) / delta))
+    check_made(abs((plain(limit) - plain(start)) / plain(delta)))
     kind = call.dtype_of(0) or torch.int64
     is_float = isinstance(start, float) or isinstance(limit, float) or isinstance(delta, float)
     kind = torch.float32 if is_float and not kind.is_floating_point else kind
-    return torch.arange(start, limit, delta, dtype=kind)
+    span = Span(start, limit, delta, kind)
+    return span if kind == torch.int64 and not call.scope.is_folding else span.tensor()
 
 
 @operator("EyeLike")
 def _eye_like(call: Call) -> Any:
     x, shift = call.tensor(0), call.attribute("k", 0)
-    return (
-        torch.eye(max(x.shape), dtype=x.dtype).diag().diag_embed(shift)[: x.shape[0], : x.shape[1]]
-    )
+    number = call.attribute("dtype")
+    kind = x.dtype if number is None else TYPES[call.scope.kind_of(number)]
+    rows, columns = torch.arange(x.shape[0]), torch.arange(x.shape[1])
+    return (rows[:, None] + shift == columns).to(kind)
 
 
 @operator("Slice")
@@ -226,13 +240,26 @@ def _places(places: Tensor, batch: int) -> tuple[Tensor, ...]:
     return (*shared, *own)
 
 
+REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+"""Reduction of torch for each of ONNX."""
+
+
 @operator("ScatterND")
 def _scatter_nd(call: Call) -> Any:
     how = call.attribute("reduction", "none")
-    if how not in ("none", "add"):
-        raise ValueError(f"reduction '{how}'. Allowed: none, add")
     x, places, updates = (call.tensor(i) for i in range(3))
-    return torch.index_put(x, _places(places, 0), updates, accumulate=how == "add")
+    if how in ("none", "add"):
+        return torch.index_put(x, _places(places, 0), updates, accumulate=how == "add")
+    depth = places.shape[-1]
+    inner = [int(s) for s in x.shape[depth:]]
+    sizes = [int(s) for s in x.shape[:depth]]
+    strides = [math.prod(sizes[i + 1 :]) for i in range(depth)]
+    lengths = torch.tensor(sizes)
+    rows = (torch.where(places < 0, places + lengths, places) * torch.tensor(strides)).sum(-1)
+    rows = rows.reshape(-1, 1).expand(-1, math.prod(inner))
+    flat = x.reshape(math.prod(sizes), -1)
+    values = updates.reshape(rows.shape)
+    return torch.scatter_reduce(flat, 0, rows, values, REDUCTIONS[how]).reshape(x.shape)
 
 
 @operator("ScatterElements", "Scatter")
@@ -243,8 +270,14 @@ def _scatter_elements(call: Call) -> Any:
     places = torch.where(places < 0, places + x.shape[axis], places)
     if how == "none":
         return torch.scatter(x, axis, places, updates)
-    names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
-    return torch.scatter_reduce(x, axis, places, updates, names[how])
+    return torch.scatter_reduce(x, axis, places, updates, REDUCTIONS[how])
+
+
+@operator("GatherElements")
+def _gather_elements(call: Call) -> Any:
+    x, places, axis = call.tensor(0), call.tensor(1), call.attribute("axis", 0)
+    places = torch.where(places < 0, places + x.shape[axis], places)
+    return torch.gather(x, axis, places.long())
 
 
 @operator("OneHot")
@@ -289,6 +322,8 @@ def _depth_to_space(call: Call) -> Any:
 @operator("SpaceToDepth")
 def _space_to_depth(call: Call) -> Any:
     x, size = call.tensor(0), call.attribute("blocksize")
+    if call.attribute("mode", "DCR") == "CRD":
+        return F.pixel_unshuffle(x, size)
     n, c, h, w = x.shape
     split = x.reshape(n, c, h // size, size, w // size, size).permute(0, 3, 5, 1, 2, 4)
     return split.reshape(n, c * size**2, h // size, w // size)
@@ -309,15 +344,10 @@ register_operators(
         "ConcatFromSequence": lambda call: (
             torch.stack if call.attribute("new_axis", 0) else torch.cat
         )(list(call.value(0)), call.attribute("axis", 0)),
-        "GatherElements": lambda call: torch.gather(
-            call.tensor(0), call.attribute("axis", 0), call.tensor(1)
-        ),
         "GatherND": lambda call: call.tensor(0)[
             _places(call.tensor(1), call.attribute("batch_dims", 0))
         ],
         "NonZero": lambda call: torch.nonzero(call.tensor(0)).t(),
-        "SequenceAt": lambda call: call.value(0)[call.number(1)],
-        "SequenceConstruct": lambda call: [call.tensor(i) for i in range(call.count)],
         "Trilu": lambda call: (torch.triu if call.attribute("upper", 1) else torch.tril)(
             call.tensor(0), call.number(1) if call.given(1) else 0
         ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from chop.errors import ExportError
+from chop.export.onnx_import.onnx_functions import all_nodes, expanded_nodes
 from chop.export.onnx_package import onnx_package
 from chop.files import check_stored, shown, stored_bytes
 
@@ -27,7 +28,7 @@ UNKNOWN = -1
 """Number that some programs write for an open size."""
 MAIN = ""
 """Domain of ONNX itself."""
-OPSETS = (7, 28)
+OPSETS = (6, 28)
 """Supported opsets of ONNX, first and last."""
 BITS = {"INT4": 4, "UINT4": 4, "INT8": 8, "UINT8": 8, "INT16": 16, "UINT16": 16, "INT32": 32}
 TYPES: dict[str, torch.dtype] = {
@@ -44,6 +45,7 @@ TYPES: dict[str, torch.dtype] = {
     "UINT4": torch.uint8,
     "UINT16": torch.int32,
     "UINT32": torch.int64,
+    "UINT64": torch.int64,
     "BOOL": torch.bool,
     "FLOAT8E4M3FN": torch.float8_e4m3fn,
     "FLOAT8E5M2": torch.float8_e5m2,
@@ -61,7 +63,10 @@ class OnnxConstant:
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """Call of an operator; `version` is the opset of its domain."""
+    """Call of an operator; `version` is the opset of its domain.
+
+    `outer` are the values of the graph around it that its own graphs use (`If`, `Loop`).
+    """
 
     operator: str
     domain: str
@@ -70,10 +75,74 @@ class OnnxNode:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
+    outer: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of all values that the node needs: its inputs, and those of its graphs."""
+        return (*self.inputs, *self.outer)
 
     def __str__(self) -> str:
         operator, place = _word(self.operator), _word(self.domain or "ai.onnx")
         return f"node {shown(self.name)} ({operator} of {place}, opset {self.version})"
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """Graph inside a node: a branch of `If`, the body of `Loop`."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[OnnxNode, ...]
+    constants: dict[str, OnnxConstant]
+
+    @property
+    def own(self) -> set[str]:
+        """Names of the values that the graph makes."""
+        made = (name for node in self.nodes for name in node.outputs if name)
+        return {*self.inputs, *self.constants, *made}
+
+    @property
+    def outer(self) -> tuple[str, ...]:
+        """Names of the values around it that it uses."""
+        own = self.own
+        used = [n for node in self.nodes for n in node.reads if n] + list(self.outputs)
+        return tuple(dict.fromkeys(n for n in used if n not in own))
+
+
+def renamed_graph(graph: Subgraph, taken: set[str]) -> Subgraph:
+    """Return a graph none of whose values has a name in `taken`."""
+    own = graph.own
+    new: dict[str, str] = {}
+    for name in sorted(own & taken):
+        number = 1
+        while f"{name}_{number}" in taken or f"{name}_{number}" in own:
+            number += 1
+        new[name] = f"{name}_{number}"
+
+    def rename(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(new.get(name, name) for name in names)
+
+    nodes = [_renamed_node(node, new) for node in graph.nodes] if new else graph.nodes
+    constants = {new.get(name, name): value for name, value in graph.constants.items()}
+    return Subgraph(rename(graph.inputs), rename(graph.outputs), tuple(nodes), constants)
+
+
+def _renamed_node(node: OnnxNode, new: Mapping[str, str]) -> OnnxNode:
+    """Return a node that reads and makes values by their new names."""
+
+    def rename(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(new.get(name, name) for name in names)
+
+    attributes = dict(node.attributes)
+    for key, graph in attributes.items():
+        if isinstance(graph, Subgraph):
+            inside = {a: b for a, b in new.items() if a not in graph.own}
+            nodes = tuple(_renamed_node(each, inside) for each in graph.nodes)
+            outputs = tuple(inside.get(name, name) for name in graph.outputs)
+            attributes[key] = replace(graph, nodes=nodes, outputs=outputs)
+    inputs, outputs, outer = (rename(n) for n in (node.inputs, node.outputs, node.outer))
+    return replace(node, inputs=inputs, outputs=outputs, attributes=attributes, outer=outer)
 
 
 def _word(name: str) -> str:
@@ -105,11 +174,35 @@ class OnnxFile:
         graph = self._inlined(proto).graph
         self.constants = {t.name: self._constant(t) for t in self._initializers(graph)}
         self.inputs = [self._input(i) for i in graph.input if i.name not in self.constants]
-        if len(graph.node) > MOST_NODES:
-            raise self.fail(f"{len(graph.node)} nodes. Allowed: {MOST_NODES}.")
+        count = sum(1 for _ in all_nodes(graph.node))
+        if count > MOST_NODES:
+            raise self.fail(f"{count} nodes. Allowed: {MOST_NODES}.")
         self.nodes = [self.node(n, i) for i, n in enumerate(graph.node)]
         self.outputs = [o.name for o in graph.output]
         self._check_order()
+
+    def fix(self, values: Mapping[str, Any]) -> None:
+        """Make inputs constants of the file: those of `values`, by name."""
+        by_name = {i.name: i for i in self.inputs}
+        for name, value in values.items():
+            if name not in by_name:
+                raise self.fail(f"constants: no input {shown(name)}. Its inputs: {list(by_name)}.")
+            given = by_name.pop(name)
+            try:
+                tensor = torch.as_tensor(value).to(TYPES[given.kind])
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise self.fail(f"constants: {shown(name)} is no tensor ({error}).") from error
+            sizes = [s if isinstance(s, int) else None for s in given.sizes]
+            fits = len(sizes) == tensor.dim() and all(
+                s in (None, size) for s, size in zip(sizes, tensor.shape, strict=True)
+            )
+            if not fits:
+                raise self.fail(
+                    f"constants: {shown(name)} has shape {list(tensor.shape)}. "
+                    f"Allowed: {shown(list(given.sizes))}."
+                )
+            self.constants[name] = OnnxConstant(tensor, given.kind)
+        self.inputs = list(by_name.values())
 
     def fail(self, problem: str, cause: BaseException | None = None) -> ExportError:
         """Return an error that names the file."""
@@ -266,12 +359,23 @@ class OnnxFile:
         attributes = {a.name: self._attribute(a) for a in proto.attribute}
         values = tuple(proto.input), tuple(proto.output)
         version = self.versions.get(domain, 0)
-        return OnnxNode(proto.op_type, domain, version, name, *values, attributes)
+        graphs = [a for a in attributes.values() if isinstance(a, Subgraph)]
+        outer = tuple(dict.fromkeys(name for g in graphs for name in g.outer))
+        return OnnxNode(proto.op_type, domain, version, name, *values, attributes, outer)
+
+    def _subgraph(self, proto: Any) -> Subgraph:
+        """Return a graph inside a node; protocol buffers limit how deep it nests."""
+        constants = {t.name: self._constant(t) for t in self._initializers(proto)}
+        inputs = tuple(i.name for i in proto.input if i.name not in constants)
+        nodes = tuple(self.node(n, i) for i, n in enumerate(proto.node))
+        return Subgraph(inputs, tuple(o.name for o in proto.output), nodes, constants)
 
     def _attribute(self, attribute: Any) -> Any:
         kinds = self._onnx.AttributeProto
         if attribute.type == kinds.TENSOR:
             return self._constant(attribute.t)
+        if attribute.type == kinds.GRAPH:
+            return self._subgraph(attribute.g)
         readers: dict[Any, Callable[[], Any]] = {
             kinds.FLOAT: lambda: float(attribute.f),
             kinds.INT: lambda: int(attribute.i),
@@ -280,7 +384,6 @@ class OnnxFile:
             kinds.INTS: lambda: [int(v) for v in attribute.ints],
             kinds.STRINGS: lambda: [s.decode(errors="replace") for s in attribute.strings],
         }
-        # nested graphs: no supported operator has one
         return readers[attribute.type]() if attribute.type in readers else None
 
     def _input(self, value: Any) -> Input:
@@ -298,67 +401,35 @@ class OnnxFile:
             raise self.fail(f"{where}: sizes {shown(sizes)}.")
         return Input(value.name, kind, tuple(sizes))
 
-    def _check_order(self) -> None:
-        """Raise unless every value is computed once and before its use: so there is no cycle."""
-        names = {*self.constants, *(i.name for i in self.inputs)}
-        if len(names) != len(self.constants) + len(self.inputs):
-            raise self.fail("an input is there twice.")
-        for node in self.nodes:
+    def _check_nodes(self, nodes: Iterable[OnnxNode], names: set[str]) -> None:
+        """Raise unless each node makes new values of earlier ones; add them to `names`."""
+        for node in nodes:
             missing = [name for name in node.inputs if name and name not in names]
             if missing:
                 raise self.fail(
                     f"{node}: its input {shown(missing[0])} is made by no node before it."
                 )
+            for graph in (a for a in node.attributes.values() if isinstance(a, Subgraph)):
+                inside = {*names, *graph.inputs, *graph.constants}
+                self._check_nodes(graph.nodes, inside)
+                missing = [name for name in graph.outputs if name not in inside]
+                if missing:
+                    raise self.fail(f"{node}: its graph makes no {shown(missing[0])}.")
             outputs = [name for name in node.outputs if name]
             twice = [name for name in outputs if name in names or outputs.count(name) > 1]
             if twice or not outputs:
                 raise self.fail(f"{node}: makes {shown(twice or outputs)}, made before or nothing.")
             names.update(outputs)
+
+    def _check_order(self) -> None:
+        """Raise unless every value is computed once and before its use: so there is no cycle."""
+        names = {*self.constants, *(i.name for i in self.inputs)}
+        if len(names) != len(self.constants) + len(self.inputs):
+            raise self.fail("an input is there twice.")
+        self._check_nodes(self.nodes, names)
         missing = [name for name in self.outputs if name not in names]
         if missing or not self.outputs or len(set(self.outputs)) != len(self.outputs):
             raise self.fail(f"outputs {shown(self.outputs)}: made by no node, or there twice.")
-
-
-Function = tuple[str, str, str]
-
-
-def expanded_nodes(proto: Any) -> int | None:
-    """Return the number of nodes with functions inlined; None if one calls itself."""
-    functions = {(f.domain, f.name, f.overload): list(_all_nodes(f.node)) for f in proto.functions}
-    counts: dict[Function, int] = {}
-    waiting = list(functions)
-    open_calls: set[Function] = set()
-    while waiting:
-        key = waiting[-1]
-        missing = [c for c in _calls(functions[key]) if c in functions and c not in counts]
-        if key in counts or not missing:
-            counts.setdefault(key, _total(functions[key], counts))
-            open_calls.discard(waiting.pop())
-            continue
-        open_calls.add(key)
-        if open_calls.intersection(missing):
-            return None
-        waiting += missing
-    return _total(list(_all_nodes(proto.graph.node)), counts)
-
-
-def _calls(nodes: list[Any]) -> list[Function]:
-    return [(n.domain, n.op_type, n.overload) for n in nodes]
-
-
-def _total(nodes: list[Any], counts: dict[Function, int]) -> int:
-    return sum(max(1, counts.get(call, 1)) for call in _calls(nodes))
-
-
-def _all_nodes(nodes: Any) -> Iterator[Any]:
-    """Yield nodes, and those of nested graphs."""
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                waiting += graph.node
 
 
 def _nbytes(count: int, kind: str) -> int:
@@ -372,6 +443,8 @@ def _as_torch(array: np.ndarray, kind: str) -> Tensor:
     if kind in same_size:
         bits = np.ascontiguousarray(array).view(same_size[kind])
         return torch.from_numpy(bits.copy()).view(TYPES[kind]).reshape(array.shape)
+    if kind == "UINT64" and array.size and int(array.max()) >= 1 << 63:
+        raise ValueError(f"{int(array.max())}. Allowed: below 2**63")
     integers = (torch.int8, torch.uint8, torch.int32, torch.int64)
     dtype = str(TYPES[kind]).removeprefix("torch.") if TYPES[kind] in integers else array.dtype
     return torch.from_numpy(np.array(array.astype(dtype), copy=True)).reshape(array.shape)

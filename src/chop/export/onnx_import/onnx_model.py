@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -12,15 +12,17 @@ from torch import Tensor, nn
 
 from chop.export.onnx_import.budget import Budget
 from chop.export.onnx_import.call import Call
-from chop.export.onnx_import.host_values import host_of
-from chop.export.onnx_import.onnx_file import OnnxNode
+from chop.export.onnx_import.host_values import Span, as_tensor, host_of, is_host
+from chop.export.onnx_import.onnx_file import OnnxNode, Subgraph
 from chop.export.onnx_import.quantised import Grid
-from chop.export.onnx_import.rewrites import Folded, Fused, outputs_of, run_node
+from chop.export.onnx_import.rewrites import PROBLEMS, Folded, Fused, outputs_of, run_node
 from chop.files import shown
 from chop.ir.store.vocabulary import is_input_name, is_path_part
 
 DEEPEST = 24
 """Maximum depth of nested modules."""
+MOST_STEPS = 1 << 12
+"""Limit on the nodes that the graphs of `Loop` and `If` run: a few bytes can ask for any number."""
 
 
 class OnnxModel(nn.Module):
@@ -32,10 +34,15 @@ class OnnxModel(nn.Module):
         super().__init__()
         self.folded: Folded = folded
         self.budget = Budget(folded.file.size)
-        self.nodes: list[OnnxNode] = Fused(folded).nodes
+        self.nodes: list[OnnxNode] = Fused(folded, folded.nodes, folded.file.outputs).nodes
+        self._steps = 0
         self.constants = folded.constants
         # read before the capture, while tensors still have values
         self.numbers = {name: host_of(c.values) for name, c in self.constants.items()}
+        # the first dimension is the batch, which no size of an image depends on
+        self.has_open_sizes = any(
+            isinstance(s, str) for i in folded.file.inputs for s in i.sizes[1:]
+        )
         self.names = input_names([i.name for i in folded.file.inputs])
         self.outputs = list(folded.file.outputs)
         self.renamed: dict[str, str] = {}
@@ -45,11 +52,11 @@ class OnnxModel(nn.Module):
         self._sources: dict[int, tuple[str, bool]] = {}
         self._is_building = False
         self._fixed: set[str] = set()
-        for node in self.nodes:
-            if node.operator == "Shape" or all(self.is_fixed(n) for n in node.inputs if n):
+        for node in _with_inner(self.nodes):
+            if node.operator == "Shape" or all(self.is_fixed(n) for n in node.reads if n):
                 self._fixed.update(node.outputs)
         self._last_use: dict[int, list[str]] = {}
-        last = {name: place for place, node in enumerate(self.nodes) for name in node.inputs}
+        last = {name: place for place, node in enumerate(self.nodes) for name in node.reads}
         for name, place in last.items():
             if name not in self.outputs:
                 self._last_use.setdefault(place, []).append(name)
@@ -67,6 +74,7 @@ class OnnxModel(nn.Module):
         """Return the output, or several outputs by name."""
         values = {self.names[name]: value for name, value in inputs.items()}
         self._check_sizes(values)
+        self._steps = 0
         file = self.folded.file
         for place, node in enumerate(self.nodes):
             call = Call(node, values, self)
@@ -75,8 +83,8 @@ class OnnxModel(nn.Module):
                 values.pop(name, None)
         results = {}
         for name in self.outputs:
-            value = self.attached(name) if name in self.constants else values[name]
-            results[name] = torch.as_tensor(value) if isinstance(value, int | float) else value
+            value = self._value(name, values)
+            results[name] = as_tensor(value) if isinstance(value, Span) or is_host(value) else value
         return results if len(results) > 1 else next(iter(results.values()))
 
     def _check_sizes(self, values: dict[str, Any]) -> None:
@@ -116,7 +124,7 @@ class OnnxModel(nn.Module):
             base, _ = self.folded.origin(name)
             path = self._free_path(base)
             owner, leaf = self._owner(path)
-            is_own = base in self.folded.file.constants or base in self.folded.grids
+            is_own = base in self.folded.stored or base in self.folded.grids
             if is_own and self.constants[base].values.is_floating_point():
                 owner.register_parameter(leaf, self.matrix(name, turned=False)[0])
             else:
@@ -147,6 +155,24 @@ class OnnxModel(nn.Module):
             owner.add_module(leaf, make().eval())
             self._layers[key] = path
         return self.get_submodule(self._layers[key])
+
+    def run_graph(self, graph: Subgraph, values: dict[str, Any]) -> list[Any]:
+        for node in graph.nodes:
+            self._steps += 1
+            if self._steps > MOST_STEPS:
+                raise ValueError(f"its graphs run more than {MOST_STEPS} nodes")
+            try:
+                values |= outputs_of(Call(node, values, self))
+            except PROBLEMS as error:
+                raise ValueError(f"{node}: {error}") from error
+        return [self._value(name, values) for name in graph.outputs]
+
+    def _value(self, name: str, values: dict[str, Any]) -> Any:
+        if name not in self.constants:
+            return values[name]
+        number = self.numbers[name]
+        is_whole = not self.constants[name].values.is_floating_point()
+        return number if is_whole and number is not None else self.attached(name)
 
     def _free_path(self, name: str) -> str:
         """Return an unused path that resembles the name."""
@@ -180,6 +206,14 @@ class OnnxModel(nn.Module):
                 owner.add_module(part, nn.Module())
             owner = owner.get_submodule(part)
         return owner, leaf
+
+
+def _with_inner(nodes: Iterable[OnnxNode]) -> Iterator[OnnxNode]:
+    """Yield nodes, each after the nodes of its graphs."""
+    for node in nodes:
+        for graph in (a for a in node.attributes.values() if isinstance(a, Subgraph)):
+            yield from _with_inner(graph.nodes)
+        yield node
 
 
 def _part(part: str) -> str:

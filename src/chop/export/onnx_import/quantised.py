@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from chop.export.onnx_import.call import Call, operator
-from chop.export.onnx_import.onnx_file import BITS
+from chop.export.onnx_import.elementwise_operators import saturated
+from chop.export.onnx_import.layer_operators import convolved
+from chop.export.onnx_import.onnx_file import BITS, TYPES
 
 QONNX = "qonnx.custom_op.general"
 DOMAINS = (QONNX, "finn.custom_op.general", "onnx.brevitas")
@@ -70,20 +72,68 @@ def _dequantize(call: Call) -> Any:
     return values
 
 
+FLOATS = {"FLOAT8E4M3FN": torch.float8_e4m3fn, "FLOAT8E5M2": torch.float8_e5m2}
+
+
+def _code_kind(call: Call) -> str:
+    """Return the type of the codes: that of the zero point, or of an attribute."""
+    if call.constant(2) is not None:
+        return call.scope.constants[call.name(2)].kind
+    number = call.attribute("output_dtype", 0)
+    if number:
+        return call.scope.kind_of(number)
+    kind = call.dtype_of(2) if call.given(2) else torch.uint8
+    return next(name for name, each in TYPES.items() if each == kind and "4" not in name[-1])
+
+
+@operator("DynamicQuantizeLinear")
+def _dynamic_quantize(call: Call) -> Any:
+    """Return codes of 8 bits with a scale and a zero point from the extremes of the input."""
+    x = call.tensor(0)
+    low, high = torch.clamp(x.amin(), max=0.0), torch.clamp(x.amax(), min=0.0)
+    scale = (high - low) / 255
+    scale = torch.where(scale == 0, 1.0, scale)
+    zero = torch.clamp(torch.round(-low / scale), 0, 255)
+    codes = torch.clamp(torch.round(x / scale) + zero, 0, 255)
+    return codes.to(torch.uint8), scale, zero.to(torch.uint8)
+
+
+def _centred(call: Call, place: int, zero: int, axis: int) -> Tensor:
+    """Return codes less their zero point, as floats: sums of up to 2**24 are exact."""
+    codes = call.tensor(place).to(torch.float32)
+    if not call.given(zero):
+        return codes
+    point = call.tensor(zero).to(torch.float32)
+    return codes - (spread(point, codes, axis, 0) if point.dim() == 1 else point)
+
+
+@operator("MatMulInteger")
+def _matmul_integer(call: Call) -> Any:
+    product = torch.matmul(_centred(call, 0, 2, -2).double(), _centred(call, 1, 3, -1).double())
+    return product.to(torch.int32)
+
+
+@operator("ConvInteger")
+def _conv_integer(call: Call) -> Any:
+    x, weight = _centred(call, 0, 2, 0).double(), _centred(call, 1, 3, 0).double()
+    return convolved(call, x, weight, None).to(torch.int32)
+
+
 @operator("QuantizeLinear")
 def _quantize(call: Call) -> Any:
     x, scale = call.tensor(0), call.tensor(1)
     axis, block = call.attribute("axis", 1), call.attribute("block_size", 0)
-    kind = call.scope.constants[call.name(2)].kind if call.constant(2) is not None else "UINT8"
+    kind = _code_kind(call)
+    if kind in FLOATS:
+        return saturated(x / spread(scale, x, axis, block), FLOATS[kind])
     if kind not in BITS:
-        raise ValueError(f"to type {kind}. Allowed: {', '.join(BITS)}")
+        raise ValueError(f"to type {kind}. Allowed: {', '.join((*BITS, *FLOATS))}")
     whole = torch.round(x / spread(scale, x, axis, block))
     if call.given(2):
         whole = whole + spread(call.tensor(2), x, axis, block).to(x.dtype)
-    dtypes = {"INT8": torch.int8, "UINT8": torch.uint8, "INT4": torch.int8, "UINT4": torch.uint8}
     if call.scope.is_folding:
         call.scope.note_kind(call.node.outputs[0], kind)
-    return whole.clamp(*bounds_of(kind)).to(dtypes.get(kind, torch.int32))
+    return whole.clamp(*bounds_of(kind)).to(TYPES[kind])
 
 
 def quant_bounds(bits: float, is_signed: bool, is_narrow: bool) -> tuple[int, int]:

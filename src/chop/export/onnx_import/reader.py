@@ -15,11 +15,13 @@ from chop.arguments import MAPPING, NONE, PATH, takes
 from chop.errors import ChopError, ExportError
 from chop.export.onnx import SIZES
 from chop.export.onnx_import import (  # noqa: F401 -- each registers its operators
+    control_operators,
     elementwise_operators,
     layer_operators,
     movement_operators,
     quantised,
     reduction_operators,
+    resize_operators,
 )
 from chop.export.onnx_import.onnx_file import TYPES, OnnxFile
 from chop.export.onnx_import.onnx_formats import apply_formats
@@ -31,14 +33,19 @@ from chop.log import get_logger
 
 logger = get_logger(__name__)
 
-TRIED = ((2, 8), (2, 16), (1, 1), (2, 32), (2, 64), (1, 224), (4, 4))
+TRIED = ((2, 8), (2, 16), (1, 1), (2, 32), (2, 64), (1, 224), (4, 4), (1, 512))
 """Sizes of the first and of other dimensions to try if a file leaves them open."""
 LARGEST_INPUT = 1 << 25
 """Limit on the elements of all generated inputs."""
 
 
-@takes(ExportError, path=PATH, inputs=MAPPING | NONE)
-def from_onnx(path: str | Path, *, inputs: Mapping[str, Any] | None = None) -> MaseGraph:
+@takes(ExportError, path=PATH, inputs=MAPPING | NONE, constants=MAPPING | NONE)
+def from_onnx(
+    path: str | Path,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | None = None,
+) -> MaseGraph:
     """Return the model of an ONNX file as a graph.
 
     Operators with constants of the file become layers of torch (linear, convolution, norms,
@@ -46,9 +53,11 @@ def from_onnx(path: str | Path, *, inputs: Mapping[str, Any] | None = None) -> M
     `scale_integer` with stored scales, `fp8`, `mxint` or `mxfp`, with the same values for weights.
     A rounding of an activation becomes the format of its operand, or plain arithmetic if no format
     fits. One output is a tensor, several are a dict. `inputs` are example inputs by name; by
-    default they are generated from the sizes in the file.
+    default they are generated from the sizes in the file. `constants` are inputs that never change,
+    by name: a number of samples per second, or a condition of `If`.
     """
     file = OnnxFile(path)
+    file.fix(constants or {})
     model, example = _build(file, Folded(file), inputs)
     renamed = {source: name for name, source in model.names.items() if source != name}
     _log_names(logging.WARNING, "inputs", renamed, file)  # callers use their names

@@ -71,9 +71,11 @@ def _arg_extreme(call: Call) -> Any:
 def _top_k(call: Call) -> Any:
     count = call.option("k", 1)
     count = count[0] if isinstance(count, list) else count
-    flags = (bool(call.attribute("largest", 1)), bool(call.attribute("sorted", 1)))
-    values, places = torch.topk(call.tensor(0), count, call.attribute("axis", -1), *flags)
-    return values, places
+    is_largest = bool(call.attribute("largest", 1))
+    axis = call.attribute("axis", -1)
+    # of equal values the first: topk may return any
+    values, places = torch.sort(call.tensor(0), dim=axis, descending=is_largest, stable=True)
+    return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
 
 
 @operator("CumSum")
@@ -132,30 +134,43 @@ def paddings(call: Call, x: Tensor, kernel: list[int], stride: list[int]) -> lis
     rank, auto = len(kernel), call.attribute("auto_pad", "NOTSET")
     spread = call.attribute("dilations", [1] * rank)
     if auto in ("SAME_UPPER", "SAME_LOWER"):
-        pads = []
-        for i in range(rank):
-            size = int(x.shape[i + 2])
-            reach = (kernel[i] - 1) * spread[i] + 1
-            lack = max((-(-size // stride[i]) - 1) * stride[i] + reach - size, 0)
-            low, high = lack // 2, lack - lack // 2
-            pads.append((low, high) if auto == "SAME_UPPER" else (high, low))
-        return pads
+        is_open = varies(call, stride)
+        reaches = [(k - 1) * d + 1 for k, d in zip(kernel, spread, strict=True)]
+        lacks = [_lack(*each, is_open) for each in zip(x.shape[2:], reaches, stride, strict=True)]
+        pads = [(lack // 2, lack - lack // 2) for lack in lacks]
+        return pads if auto == "SAME_UPPER" else [pair[::-1] for pair in pads]
     flat = call.attribute("pads", [0] * 2 * rank) if auto == "NOTSET" else [0] * 2 * rank
     if len(flat) != 2 * rank or min(flat) < 0 or max(flat) > 1 << 20:
         raise ValueError(f"pads {flat[:8]}")
     return [(flat[i], flat[i + rank]) for i in range(rank)]
 
 
-def is_even(pads: list[tuple[int, int]]) -> bool:
-    """Return True if both sides of every dimension have the same padding."""
-    return all(low == high for low, high in pads)
+def _lack(size: Any, reach: int, stride: int, is_open: bool) -> Any:
+    """Return the padding for ceil(size / stride) outputs, without a branch on an open size."""
+    if stride == 1:
+        return reach - 1
+    size = size if is_open else int(size)
+    lack = (-(-size // stride) - 1) * stride + reach - size
+    return lack if reach >= stride else (lack + abs(lack)) // 2  # the larger of it and 0
+
+
+def is_even(call: Call, stride: list[int], pads: list[tuple[int, int]]) -> bool:
+    """Return True if every dimension has the same padding on both sides, at all sizes."""
+    return not varies(call, stride) and all(low == high for low, high in pads)
+
+
+def varies(call: Call, stride: list[int]) -> bool:
+    """Return True if the padding depends on sizes that the file leaves open."""
+    is_auto = call.attribute("auto_pad", "NOTSET").startswith("SAME")
+    return is_auto and call.scope.has_open_sizes and any(s != 1 for s in stride)
 
 
 def padded(x: Tensor, pads: list[tuple[int, int]], value: float = 0.0) -> Tensor:
     """Pad `x` with `value`."""
     flat = [p for pair in reversed(pads) for p in pair]
     check_made(math.prod(s + sum(p) for s, p in zip(x.shape[2:], pads, strict=True)))
-    return F.pad(x, flat, value=value) if any(flat) else x
+    is_fixed = all(type(p) is int for p in flat)
+    return x if is_fixed and not any(flat) else F.pad(x, flat, value=value)
 
 
 @operator("MaxPool")
@@ -172,7 +187,9 @@ def _max_pool(call: Call) -> Any:
         "ceil_mode": bool(call.attribute("ceil_mode", 0)),
     }
     function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[rank - 1]
-    fits = is_even(pads) and all(2 * p[0] <= k for p, k in zip(pads, kernel, strict=True))
+    fits = is_even(call, stride, pads) and all(
+        2 * p[0] <= k for p, k in zip(pads, kernel, strict=True)
+    )
     if fits:
         return function(x, kernel, padding=[p[0] for p in pads], **settings)
     return function(padded(x, pads, -math.inf), kernel, **settings)
@@ -188,36 +205,11 @@ def _average_pool(call: Call) -> Any:
         raise ValueError("dilations other than 1")
     function: Any = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
     settings = {"stride": stride, "ceil_mode": bool(call.attribute("ceil_mode", 0))}
-    if is_even(pads):
+    is_small = all(2 * p[0] <= k for p, k in zip(pads, kernel, strict=True))
+    if is_even(call, stride, pads) and is_small:
         sides = [p[0] for p in pads]
         return function(x, kernel, padding=sides, count_include_pad=counts, **settings)
     means = function(padded(x, pads), kernel, **settings)
     if counts:
         return means
     return means / function(padded(torch.ones_like(x), pads), kernel, **settings)
-
-
-@operator("Resize", "Upsample")
-def _resize(call: Call) -> Any:
-    is_new = call.node.operator == "Resize" and call.version >= 11
-    x, scales, sizes = call.tensor(0), None, None
-    place = 2 if is_new else 1
-    if call.given(place) and len(call.numbers(place)):
-        scales = call.numbers(place)[2:]
-    elif call.attribute("scales"):
-        scales = call.attribute("scales")[2:]
-    if call.given(3):
-        sizes = call.numbers(3)[2:]
-    mode = call.attribute("mode", "nearest")
-    way = call.attribute("coordinate_transformation_mode", "half_pixel" if is_new else "asymmetric")
-    names = {"linear": {3: "linear", 4: "bilinear", 5: "trilinear"}, "cubic": {4: "bicubic"}}
-    check_made(math.prod(sizes or [s * f for s, f in zip(x.shape[2:], scales or [], strict=True)]))
-    if mode == "nearest":
-        near = call.attribute("nearest_mode", "round_prefer_floor" if is_new else "floor")
-        if way != "asymmetric" or near != "floor":
-            raise ValueError(f"nearest with {way}, {near}. Allowed: asymmetric, floor")
-        return F.interpolate(x, sizes, scales, mode="nearest")
-    if way not in ("half_pixel", "pytorch_half_pixel", "align_corners") or mode not in names:
-        raise ValueError(f"mode {mode} with {way}")
-    how = names[mode][x.dim()]
-    return F.interpolate(x, sizes, scales, mode=how, align_corners=way == "align_corners")

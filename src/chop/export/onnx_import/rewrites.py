@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,15 @@ from chop.export.activation_rounding import Steps
 from chop.export.onnx_import.budget import Budget
 from chop.export.onnx_import.call import OPERATORS, OWN, Call, known_operators
 from chop.export.onnx_import.host_values import Host
-from chop.export.onnx_import.onnx_file import BITS, MAIN, OnnxConstant, OnnxFile, OnnxNode
+from chop.export.onnx_import.onnx_file import (
+    BITS,
+    MAIN,
+    OnnxConstant,
+    OnnxFile,
+    OnnxNode,
+    Subgraph,
+    renamed_graph,
+)
 from chop.export.onnx_import.quantised import DOMAINS, Grid, bounds_of, check_rounding, quant_bounds
 from chop.files import shown
 
@@ -23,6 +31,12 @@ PROBLEMS = (
     *(AttributeError, ArithmeticError, AssertionError, MemoryError),
 )
 """Errors of torch and Python on invalid numbers of a file."""
+
+
+UNFUSED = {"QLinearConv": 8, "QLinearMatMul": 8}
+"""Operators on codes that are read as several nodes, and the fewest inputs that they have."""
+NOT_FOLDED = ("If", "Loop", "SequenceEmpty", "SequenceConstruct", "SequenceInsert")
+"""Operators that stay nodes if all inputs are constants."""
 
 
 def run_node(call: Call, file: OnnxFile, budget: Budget) -> dict[str, Any]:
@@ -49,36 +63,82 @@ def outputs_of(call: Call) -> dict[str, Any]:
 class Folded:
     """Nodes of a file after its constants are computed.
 
-    `constants` are the tensors of the file and the computed ones. `grids` has the grids of
-    quantised ones, `origins` the origin of copies and transposes.
+    `constants` are the tensors of the file, which `stored` names, and the computed ones. `grids`
+    has the grids of quantised ones, `origins` the origin of copies and transposes.
     """
 
     is_folding = True
+    has_open_sizes = False
 
     def __init__(self, file: OnnxFile) -> None:
         self.file = file
         self.constants: dict[str, OnnxConstant] = dict(file.constants)
+        self.stored = set(file.constants)
         self.numbers: dict[str, Host | None] = {}
         self.grids: dict[str, Grid] = {}
         self.origins: dict[str, tuple[str, bool]] = {}
         self._kinds: dict[str, str] = {}
         self.nodes: list[OnnxNode] = []
         self.budget = Budget(file.size)
+        self._names = {*file.constants, *(i.name for i in file.inputs)}
+        self._names.update(name for node in file.nodes for name in node.outputs)
         for node in file.nodes:
-            parts = [node]
-            if node.domain == MAIN and node.operator in ("QLinearConv", "QLinearMatMul"):
-                if len(node.inputs) < 8:
-                    raise file.fail(f"{node}: {len(node.inputs)} inputs. Allowed: 8 or 9.")
-                parts = _unfused(node)
-            for part in parts:
-                if (part.domain, part.operator) not in OPERATORS:
-                    raise file.fail(f"{part}: not a known operator. Known: {known_operators()}.")
-                self._add(part)
+            self._add(node)
 
     def _add(self, node: OnnxNode) -> None:
-        if any(name and name not in self.constants for name in node.inputs):
-            self.nodes.append(node)
+        parts = [node]
+        if node.domain == MAIN and node.operator in UNFUSED:
+            if len(node.inputs) < UNFUSED[node.operator]:
+                raise self.file.fail(f"{node}: {len(node.inputs)} inputs. Allowed: 8 or 9.")
+            parts = _unfused(node)
+        for part in parts:
+            if (part.domain, part.operator) not in OPERATORS:
+                raise self.file.fail(f"{part}: not a known operator. Known: {known_operators()}.")
+            if part.domain == MAIN and part.operator in NOT_FOLDED:
+                self._add_control(part)
+            elif any(name and name not in self.constants for name in part.inputs):
+                self.nodes.append(part)
+            else:
+                self._fold(part)
+
+    def _add_control(self, node: OnnxNode) -> None:
+        """Add a node with graphs; of an `If` with a constant condition, the nodes of the branch."""
+        condition = self.constants.get(node.inputs[0]) if node.operator == "If" else None
+        if condition is None or condition.values.numel() != 1:
+            graphs = {k: v for k, v in node.attributes.items() if isinstance(v, Subgraph)}
+            folded = {k: self._folded_graph(v) for k, v in graphs.items()}
+            outer = tuple(dict.fromkeys(name for g in folded.values() for name in g.outer))
+            attributes = {**node.attributes, **folded}
+            self.nodes.append(replace(node, attributes=attributes, outer=outer))
             return
+        branch = node.attributes.get("then_branch" if bool(condition.values) else "else_branch")
+        if not isinstance(branch, Subgraph) or len(branch.outputs) < len(node.outputs):
+            raise self.file.fail(f"{node}: no graph with {len(node.outputs)} outputs.")
+        graph = self._entered(branch)
+        for each in graph.nodes:
+            self._add(each)
+        for source, name in zip(graph.outputs, node.outputs, strict=False):
+            parts: Any = {"inputs": (source,), "outputs": (name,), "attributes": {}, "outer": ()}
+            self._add(replace(node, operator="Identity", **parts))
+
+    def _folded_graph(self, graph: Subgraph) -> Subgraph:
+        """Return a graph inside a node with its constants computed."""
+        around, self.nodes = self.nodes, []
+        graph = self._entered(graph)
+        for node in graph.nodes:
+            self._add(node)
+        nodes, self.nodes = tuple(self.nodes), around
+        return replace(graph, nodes=nodes, constants={})
+
+    def _entered(self, graph: Subgraph) -> Subgraph:
+        """Return a graph whose values have names of their own, with its constants stored."""
+        new = renamed_graph(graph, self._names)
+        self._names.update(new.own)
+        self.constants.update(new.constants)
+        self.stored.update(new.constants)
+        return new
+
+    def _fold(self, node: OnnxNode) -> None:
         outputs = run_node(Call(node, {}, self), self.file, self.budget)
         if not all(isinstance(value, Tensor) for value in outputs.values()):
             raise self.file.fail(f"{node}: a constant that is no tensor.")
@@ -122,6 +182,9 @@ class Folded:
     def layer(self, key: tuple[Any, ...], hint: str, make: Callable[[], nn.Module]) -> Any:
         return make()
 
+    def run_graph(self, graph: Subgraph, values: dict[str, Any]) -> list[Any]:
+        raise AssertionError("nodes with graphs are not folded")
+
 
 def _unfused(node: OnnxNode) -> list[OnnxNode]:
     """Return an operator on codes as the float one between dequantisation and quantisation."""
@@ -151,24 +214,33 @@ def _unfused(node: OnnxNode) -> list[OnnxNode]:
 class Fused:
     """Nodes after patterns are fused: roundings of activations, linear layers."""
 
-    def __init__(self, folded: Folded) -> None:
-        self.folded = folded
-        self.nodes = list(folded.nodes)
+    def __init__(self, folded: Folded, nodes: Sequence[OnnxNode], outputs: Sequence[str]) -> None:
+        self.folded, self.outputs = folded, outputs
+        self.nodes = list(nodes)
         self._index()
         self.nodes = [self._rewritten(node, self._rounding) for node in self.nodes]
         self._index()
         self.nodes = [self._rewritten(node, self._layer) for node in self.nodes]
-        needed, nodes = set(folded.file.outputs), []
+        needed, used = set(outputs), []
         for node in reversed(self.nodes):  # drop nodes without a path to an output
             if needed.intersection(node.outputs):
-                nodes.append(node)
-                needed.update(node.inputs)
-        self.nodes = nodes[::-1]
+                used.append(self._with_graphs(node))
+                needed.update(node.reads)
+        self.nodes = used[::-1]
+
+    def _with_graphs(self, node: OnnxNode) -> OnnxNode:
+        """Return the node with the patterns in its graphs fused."""
+        graphs = {
+            key: replace(graph, nodes=tuple(Fused(self.folded, graph.nodes, graph.outputs).nodes))
+            for key, graph in node.attributes.items()
+            if isinstance(graph, Subgraph)
+        }
+        return replace(node, attributes={**node.attributes, **graphs}) if graphs else node
 
     def _index(self) -> None:
         self.maker = {name: node for node in self.nodes for name in node.outputs}
-        self.uses = Counter(name for node in self.nodes for name in node.inputs)
-        self.uses.update(self.folded.file.outputs)
+        self.uses = Counter(name for node in self.nodes for name in node.reads)
+        self.uses.update(self.outputs)
 
     def _rewritten(self, node: OnnxNode, rewrite: Callable[[OnnxNode], OnnxNode]) -> OnnxNode:
         try:

@@ -41,7 +41,8 @@ class Compute:
     """Arithmetic of an op: its operands, its function and its layer's kernel.
 
     `unlike`: functions of the op's row with other arguments. `integer`: its kernel for the setting
-    `arithmetic = "integer"`; None if that is the same.
+    `arithmetic = "integer"`; None if that is the same. `own_names` returns the parameters of a
+    layer, if they depend on its settings: an LSTM has four for each layer and direction.
     """
 
     arguments: tuple[str, ...]
@@ -51,6 +52,11 @@ class Compute:
     parameters: tuple[str, ...]
     unlike: tuple[Callable[..., Any], ...]
     integer: IntegerKernel | None = None
+    own_names: Callable[[Any], tuple[str, ...]] | None = None
+
+    def names_of(self, layer: Any) -> tuple[str, ...]:
+        """Return the names of the parameters of `layer`."""
+        return self.parameters if self.own_names is None else self.own_names(layer)
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -78,6 +84,7 @@ def computes(
     prefer: Mapping[str, str] | None = None,
     unlike: tuple[Callable[..., Any], ...] = (),
     integer: IntegerKernel | None = None,
+    own_names: Callable[[Any], tuple[str, ...]] | None = None,
 ) -> Compute:
     """Return the column `compute`; in `arguments`, operands end in a star."""
     names = tuple(name.removesuffix("*") for name in arguments.split())
@@ -92,4 +99,4 @@ def computes(
         Operand(i, names[i], roles.get(i, names[i]), (prefer or {}).get(names[i])) for i in starred
     )
     listed = tuple(own if parameters is None else parameters.split())
-    return Compute(names, operands, function, kernel, listed, unlike, integer)
+    return Compute(names, operands, function, kernel, listed, unlike, integer, own_names)

@@ -1,4 +1,4 @@
-"""Ops over sequences: recurrent layers, attention and its key-value cache."""
+"""Ops over sequences: attention and its key-value cache."""
 
 from __future__ import annotations
 
@@ -29,11 +29,6 @@ def _multihead_macs(s: Shapes) -> int:
     sequence_first = len(key) == 3 and not s.config.get("batch_first", False)
     keys_seen = key[0] if sequence_first else key[-2]
     return embed * embed * (2 * tokens + 2 * keys) + 2 * tokens * keys_seen * embed
-
-
-def _recurrent_macs(s: Shapes) -> int:
-    steps = math.prod(s.inputs[0][:-1])
-    return steps * sum(math.prod(p) for n, p in s.parameters.items() if n.startswith("weight"))
 
 
 def _sequence_first(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,11 +86,6 @@ _MULTIHEAD_PARAMETERS = (
 )
 
 ROWS = (
-    layer("lstm", "LSTM", type=MODULE, macs=_recurrent_macs, is_random=True),
-    layer("gru", "GRU", type=MODULE, macs=_recurrent_macs, is_random=True),
-    layer("rnn", "RNN", type=MODULE, macs=_recurrent_macs, is_random=True),
-    layer("lstm_cell", "LSTMCell", type=MODULE, macs=_recurrent_macs),
-    layer("gru_cell", "GRUCell", type=MODULE, macs=_recurrent_macs),
     layer(
         "multihead_attention",
         "MultiheadAttention",

@@ -15,6 +15,7 @@ from chop.ir.ops import (
     images,
     matrix,
     norms,
+    recurrent,
     sequence_ops,
     shapes,
 )
@@ -54,6 +55,7 @@ for _row in (
     *contractions.ROWS,
     *norms.ROWS,
     *sequence_ops.ROWS,
+    *recurrent.ROWS,
     *activations.PASSING,
     *activations.ROWS,
     *activations.DROPOUTS,

@@ -50,14 +50,38 @@ def find_guards(recorded: RecordedRun) -> tuple[Guard, ...]:
     decisions = (d for d in recorded.decisions if d.name != "rank")
     waiting = _distinct(d for d in decisions if not d.holds_either_way())
     with quiet("torch._subclasses.fake_tensor"):
-        for hints in _hints(shapes(recorded.inputs)) if waiting else ():
-            more, waiting = _followed(recorded, waiting, hints)
-            guards += more
-            if not waiting:
-                break
-    for decision in waiting:
-        guards += _pins(recorded, decision)
+        early, late = _by_inputs(recorded, waiting)
+        guards += _resolved(recorded, early, frozenset())
+        pinned = frozenset(pin for guard in guards if (pin := guard.pins()) is not None)
+        guards += _resolved(recorded, late, pinned)
     return simplified(guards)
+
+
+def _by_inputs(
+    recorded: RecordedRun, decisions: list[Decision]
+) -> tuple[list[Decision], list[Decision]]:
+    """Return the decisions on sizes of inputs alone, and the others."""
+    early = [
+        d
+        for d in decisions
+        if all(recorded.node_of(t).op == "placeholder" for t in _tensors_of(d.operands))
+    ]
+    return early, [d for d in decisions if d not in early]
+
+
+def _resolved(
+    recorded: RecordedRun, decisions: list[Decision], pinned: frozenset[tuple[Path, int]]
+) -> list[Guard]:
+    """Return the guards of these decisions; sizes in `pinned` have guards and are constants."""
+    guards: list[Guard] = []
+    for hints in _hints(shapes(recorded.inputs), pinned) if decisions else ():
+        more, decisions = _followed(recorded, decisions, hints, pinned)
+        guards += more
+        if not decisions:
+            break
+    for decision in decisions:
+        guards += _pins(recorded, decision)
+    return guards
 
 
 def _distinct(decisions: Iterable[Decision]) -> list[Decision]:
@@ -70,12 +94,16 @@ def _distinct(decisions: Iterable[Decision]) -> list[Decision]:
 
 
 def _followed(
-    recorded: RecordedRun, decisions: list[Decision], hints: Mapping[tuple[Path, int], int]
+    recorded: RecordedRun,
+    decisions: list[Decision],
+    hints: Mapping[tuple[Path, int], int],
+    pinned: frozenset[tuple[Path, int]],
 ) -> tuple[list[Guard], list[Decision]]:
     """Return the guards of decisions that can be followed to the inputs, and the others."""
     from chop.ir.trace.symbolic import NotFollowedError, SymbolicSizes
 
-    symbolic = SymbolicSizes(recorded.attributes, recorded.inputs, hints, recorded.node_of)
+    run = (recorded.attributes, recorded.inputs, hints, recorded.node_of, pinned)
+    symbolic = SymbolicSizes(*run)
     guards, unresolved = [], []
     for decision in decisions:
         try:
@@ -130,7 +158,9 @@ def _conditions(
     ]
 
 
-def _hints(captured: Mapping[Path, tuple[int, ...]]) -> Iterator[dict[tuple[Path, int], int]]:
+def _hints(
+    captured: Mapping[Path, tuple[int, ...]], pinned: frozenset[tuple[Path, int]]
+) -> Iterator[dict[tuple[Path, int], int]]:
     """Yield sizes to follow a graph at: first with all different sizes distinct, then the run's."""
     sizes = {(path, dim): size for path, s in captured.items() for dim, size in enumerate(s)}
     chosen: dict[tuple[int, int], int] = {}
@@ -139,7 +169,7 @@ def _hints(captured: Mapping[Path, tuple[int, ...]]) -> Iterator[dict[tuple[Path
             multiples = (size * k for k in itertools.count(1))
             free = (n for n in multiples if n > 1 and n not in chosen.values())
             chosen[dim, size] = next(free) if size else 0
-    apart = {key: chosen[key[1], size] for key, size in sizes.items()}
+    apart = {k: s if k in pinned else chosen[k[1], s] for k, s in sizes.items()}
     if apart != sizes:
         yield apart
     yield sizes

@@ -7,7 +7,7 @@ depends on run, and equal layers run once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import sympy
@@ -33,7 +33,8 @@ class NotFollowedError(Exception):
 class SymbolicSizes:
     """Numbers of a graph as sympy expressions; `sizes` maps a symbol to its input and dimension.
 
-    `hints` are the sizes that torch assumes where it must decide.
+    `hints` are the sizes that torch assumes where it must decide. Sizes in `pinned` are constants:
+    an expression in a size that never changes can grow with every reshape.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class SymbolicSizes:
         inputs: Mapping[str, Any],
         hints: Mapping[tuple[Path, int], int],
         node_of: Callable[[Tensor], fx.Node],
+        pinned: Collection[tuple[Path, int]] = (),
     ) -> None:
         self.attributes = attributes
+        self.pinned = pinned
         self.node_of = node_of
         self.environment = ShapeEnv(specialize_zero_one=False, duck_shape=False)
         self.world = FakeTensorMode(
@@ -68,10 +71,14 @@ class SymbolicSizes:
             return value
         shape = [hints[path, dim] for dim in range(value.dim())]
         example = torch.empty(shape, dtype=value.dtype, device=value.device)
+        kinds = [
+            DimDynamic.STATIC if (path, dim) in self.pinned else DimDynamic.DYNAMIC
+            for dim in range(value.dim())
+        ]
         symbolic = self.world.from_tensor(
             example,
             static_shapes=False,
-            symbolic_context=StatelessSymbolicContext([DimDynamic.DYNAMIC] * value.dim()),
+            symbolic_context=StatelessSymbolicContext(kinds),
             source=ConstantSource(path_text(path)),
         )
         for dim, size in enumerate(symbolic.shape):

@@ -97,7 +97,7 @@ class QuantizedModule(nn.Module):
 
     def quantized_parameters(self) -> tuple[Any, ...]:
         """Return the parameters in their formats, in the order of the kernel's arguments."""
-        return tuple(self._quantized(name) for name in _compute(self.op).parameters)
+        return tuple(self._quantized(name) for name in _compute(self.op).names_of(self))
 
     def _quantized(self, name: str) -> Any:
         value = operator.attrgetter(name)(self)
@@ -117,7 +117,7 @@ class QuantizedModule(nn.Module):
     def stored_values(self) -> dict[str, Stored]:
         """Return the values of the parameters that have a format."""
         stored = {}
-        for name in _compute(self.op).parameters:
+        for name in _compute(self.op).names_of(self):
             form, source = self.format_of(name), operator.attrgetter(name)(self)
             if source is None or form.is_bypass or is_random(form):
                 continue

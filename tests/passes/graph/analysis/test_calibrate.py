@@ -197,3 +197,32 @@ def test_wrong_arguments_are_told(args, told):
     graph = MaseGraph(mlp(), dummy_in=batches()[0])
     with pytest.raises(ConfigError, match=told):
         calibrate_analysis_pass(graph, args)
+
+
+class Product(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.matmul(x, y)
+
+
+def products(batch):
+    return {"x": torch.randn(batch, 4, 8), "y": torch.randn(batch, 8, 6)}
+
+
+@pytest.mark.parametrize("role", ["data_in", "weight", "data_in_0", "data_in_1"])
+def test_scales_of_the_channels_of_a_product_fit_every_batch(role):
+    mg = MaseGraph(Product(), dummy_in=products(8))
+    config = {"name": "scale_integer", f"{role}_granularity": "channel"}
+    rules = {"data": [products(8), products(8)], "matmul": {"config": config}}
+    mg, found = calibrate_analysis_pass(mg, rules)
+    quantize_transform_pass(mg, found["config"])
+    for batch in (8, 32, 1):
+        inputs = products(batch)
+        assert mg.model(**inputs).shape == (batch, 4, 6)
+
+
+def test_a_scale_for_each_row_of_a_batch_is_refused_by_node():
+    mg = MaseGraph(Product(), dummy_in=products(8))
+    config = {"name": "scale_integer", "weight_granularity": "channel", "weight_axis": 0}
+    words = r"node 'matmul': data_in_1 .* the batch\. Allowed: another weight_axis, such as -1"
+    with pytest.raises(ConfigError, match=words):
+        calibrate_analysis_pass(mg, {"data": [products(8)], "matmul": {"config": config}})

@@ -10,6 +10,7 @@ from torch import Tensor, fx
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
+from chop.ir.ops import Operand
 from chop.log import get_logger, log_step
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.quantize import chosen_formats
@@ -109,6 +110,19 @@ def _watched(graph: MaseGraph, args: CalibrateArgs) -> list[Watched]:
     return list(watched.values())
 
 
+def _check_channels(watched: Watched, operand: Operand, value: Tensor) -> None:
+    """Raise if scales are stored for each row of a batch: they fit no other batch size."""
+    scaled = watched.quantizers[operand.role].scaled
+    if scaled is None or scaled.granularity != "channel" or value.dim() < 2:
+        return
+    if scaled.axis % value.dim() == 0:
+        name = watched.names.get(operand.role, operand.role)
+        raise ConfigError(
+            f"{WHERE}: node '{watched.nodes[0].name}': {operand.role} has a scale for each element "
+            f"of dimension 0, which is the batch. Allowed: another {name}_axis, such as -1."
+        )
+
+
 def _observe(graph: MaseGraph, watched: list[Watched], batches: list[Any]) -> int:
     """Pass every operand to its observer; return the largest size of the stored values, bytes."""
     by_node = {node: each for each in watched for node in each.nodes}
@@ -128,6 +142,7 @@ def _observe(graph: MaseGraph, watched: list[Watched], batches: list[Any]) -> in
                 for operand, watcher in todo:
                     value = operand_of(operand, args, kwargs)
                     if isinstance(value, Tensor) and value.is_floating_point():
+                        _check_channels(each, operand, value)
                         watcher.observe(value)
             finished |= {(w, operand_of(o, node.args, node.kwargs)) for o, w in todo}
             kept_bytes = max(kept_bytes, run.kept_bytes)

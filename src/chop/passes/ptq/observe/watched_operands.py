@@ -116,7 +116,9 @@ def watch(graph: MaseGraph, node: fx.Node, choice: FormatChoice) -> Watched:
         plain, quantizers = cls.parse(choice.config, choice.where)
         compute = cls.op.compute
         assert compute is not None, "a class of quantised layers has it"
-        inputs, parameters = compute.inputs, compute.parameters
+        inputs = compute.inputs
+        # several weights of one role have no common scale: each is measured
+        parameters = compute.parameters if compute.own_names is None else ()
         return Watched(str(node.target), [node], plain, quantizers, inputs, parameters)
     op, config, where = find_op(node, graph.custom_ops), dict(choice.config), choice.where
     assert op is not None and op.compute is not None, f"'{node.name}' was chosen without an op"
@@ -124,7 +126,26 @@ def watch(graph: MaseGraph, node: fx.Node, choice: FormatChoice) -> Watched:
     quantizers = parse_function_config(op, form, config, where)
     operands = op.compute.operands
     names = {o.role: role_in(o, config) for o in operands}
+    config |= _channel_axes(quantizers, names, config)
+    quantizers = parse_function_config(op, form, config, where)
     return Watched(node.name, [node], config, quantizers, operands, names=names)
+
+
+def is_by_channel(form: Quantizer) -> bool:
+    """Return True if a format has one scale per channel."""
+    return form.scaled is not None and form.scaled.granularity == "channel"
+
+
+def _channel_axes(
+    quantizers: Mapping[str, Quantizer], names: Mapping[str, str], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the last dimension as the channels of activations whose config has no axis.
+
+    The default of a format is the first dimension: the channels of a weight, but the batch of an
+    activation, whose stored scales would fit one batch size.
+    """
+    keys = {f"{names[role]}_axis" for role, form in quantizers.items() if is_by_channel(form)}
+    return {key: -1 for key in sorted(keys) if key not in config}
 
 
 def operand_of(operand: Operand, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

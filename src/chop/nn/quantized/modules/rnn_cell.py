@@ -1,0 +1,5 @@
+"""`nn.RNNCell` in every number format, such as `RNNCellInteger`."""
+
+from chop.nn.quantized.layer import layers_of
+
+__getattr__, __dir__ = layers_of(__name__)
