@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.errors import ExportError
-from chop.export.onnx_import.host_values import Host, Ints, Span, as_tensor, host_of, is_host
+from chop.export.onnx_import.host_values import ArangeValue, Host, Ints, as_tensor, host_of, is_host
 from chop.export.onnx_import.onnx_file import MAIN, OnnxConstant, OnnxNode, Subgraph
 from chop.files import shown
 from chop.ir.trace.tracked import plain
@@ -108,7 +108,7 @@ class Call:
             if number is not None:
                 return number
         value = self.value(place)
-        return as_tensor(value) if isinstance(value, Ints | Span) else value
+        return as_tensor(value) if isinstance(value, Ints | ArangeValue) else value
 
     def is_host(self, place: int) -> bool:
         """Return True if the input is sizes, or computed from them."""
@@ -139,7 +139,7 @@ class Call:
     def numbers_or_one(self, place: int) -> Host:
         """Return the input as numbers, a vector or one; raise if it depends on tensors."""
         value = None if self.constant(place) is not None else self.value(place)
-        numbers = value.numbers() if isinstance(value, Span) else self.host(place)
+        numbers = value.numbers() if isinstance(value, ArangeValue) else self.host(place)
         if numbers is None:
             raise ExportError(
                 f"its input {shown(self.name(place))} depends on values, not on sizes alone"

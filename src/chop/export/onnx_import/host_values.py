@@ -25,7 +25,7 @@ class Ints(list[Any]):
 
 
 @dataclass(frozen=True)
-class Span:
+class ArangeValue:
     """Result of `Range` on numbers: a tensor, or numbers if an operator needs them."""
 
     start: Any
@@ -92,7 +92,7 @@ def as_tensor(value: Any) -> Tensor:
     """Return numbers as a tensor of int64, float32 or bool."""
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, Span):
+    if isinstance(value, ArangeValue):
         return value.tensor()
     first = next(iter(value), 0) if isinstance(value, Ints) else value
     if isinstance(first, bool):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chop.export.onnx_import.call import Call, check_made, operator, register_operators
-from chop.export.onnx_import.host_values import Ints, Span, as_tensor, is_host
+from chop.export.onnx_import.host_values import ArangeValue, Ints, as_tensor, is_host
 from chop.export.onnx_import.onnx_file import TYPES, OnnxConstant
 from chop.ir.trace.tracked import plain
 
@@ -158,7 +158,7 @@ def _range(call: Call) -> Any:
     kind = call.dtype_of(0) or torch.int64
     is_float = isinstance(start, float) or isinstance(limit, float) or isinstance(delta, float)
     kind = torch.float32 if is_float and not kind.is_floating_point else kind
-    span = Span(start, limit, delta, kind)
+    span = ArangeValue(start, limit, delta, kind)
     return span if kind == torch.int64 and not call.scope.is_folding else span.tensor()
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from chop.export.onnx_import.budget import Budget
 from chop.export.onnx_import.call import Call
-from chop.export.onnx_import.host_values import Span, as_tensor, host_of, is_host
+from chop.export.onnx_import.host_values import ArangeValue, as_tensor, host_of, is_host
 from chop.export.onnx_import.onnx_file import OnnxNode, Subgraph
 from chop.export.onnx_import.quantised import Grid
 from chop.export.onnx_import.rewrites import PROBLEMS, Folded, Fused, outputs_of, run_node
@@ -84,7 +84,9 @@ class OnnxModel(nn.Module):
         results = {}
         for name in self.outputs:
             value = self._value(name, values)
-            results[name] = as_tensor(value) if isinstance(value, Span) or is_host(value) else value
+            results[name] = (
+                as_tensor(value) if isinstance(value, ArangeValue) or is_host(value) else value
+            )
         return results if len(results) > 1 else next(iter(results.values()))
 
     def _check_sizes(self, values: dict[str, Any]) -> None:
