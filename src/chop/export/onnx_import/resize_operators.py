@@ -54,24 +54,26 @@ def _targets(call: Call, x: Tensor) -> tuple[list[Any], list[Any]]:
     axes = [a % x.dim() for a in call.attribute("axes") or range(x.dim())]
     factors: list[Any] = [1.0] * x.dim()
     if call.given(3) and len(call.numbers(3)):
-        wanted = dict(zip(axes, call.numbers(3), strict=True))
-        return _kept_ratio(call, x, wanted)
-    given = call.numbers(place) if call.given(place) else call.attribute("scales", [])
-    for axis, factor in zip(axes, given, strict=True):
+        targets = dict(zip(axes, call.numbers(3), strict=True))
+        return _kept_ratio(call, x, targets)
+    scales = call.numbers(place) if call.given(place) else call.attribute("scales", [])
+    for axis, factor in zip(axes, scales, strict=True):
         factors[axis] = factor
     return factors, []
 
 
-def _kept_ratio(call: Call, x: Tensor, wanted: dict[int, Any]) -> tuple[list[Any], list[Any]]:
+def _kept_ratio(call: Call, x: Tensor, targets: dict[int, Any]) -> tuple[list[Any], list[Any]]:
     """Return factors and sizes for target sizes, with one factor if the ratio is to stay."""
     policy = call.attribute("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
-        sizes = [wanted.get(i, s) for i, s in enumerate(x.shape)]
+        sizes = [targets.get(i, s) for i, s in enumerate(x.shape)]
         return [n / s for n, s in zip(sizes, x.shape, strict=True)], sizes
-    ratios = [int(n) / int(x.shape[i]) for i, n in wanted.items()]
+    ratios = [int(n) / int(x.shape[i]) for i, n in targets.items()]
     factor = min(ratios) if policy == "not_larger" else max(ratios)
-    sizes = [math.floor(factor * int(s) + 0.5) if i in wanted else s for i, s in enumerate(x.shape)]
-    return [factor if i in wanted else 1.0 for i in range(x.dim())], sizes
+    sizes = [
+        math.floor(factor * int(s) + 0.5) if i in targets else s for i, s in enumerate(x.shape)
+    ]
+    return [factor if i in targets else 1.0 for i in range(x.dim())], sizes
 
 
 def _torch_mode(call: Call, x: Tensor, factors: list[Any], sizes: list[Any]) -> str | None:
