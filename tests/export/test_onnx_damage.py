@@ -99,12 +99,12 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path):
 
     def branch(graph):
         inner = helper.make_graph([], "inner", [], [])
-        graph.node.extend([add("If", ["y"], ["z"], "fork", then_branch=inner, else_branch=inner)])
+        graph.node.extend([add("Scan", ["y"], ["z"], "fork", body=inner, num_scan_inputs=1)])
 
-    refused(changed(branch), path, r"node 'fork' \(If of ai.onnx, opset 21\): not a known")
+    refused(changed(branch), path, r"node 'fork' \(Scan of ai.onnx, opset 21\): not a known")
     proto = model()
     proto.opset_import[0].version = 5
-    refused(proto, path, r"opset 5 of ONNX. Allowed: 7 to 28")
+    refused(proto, path, r"opset 5 of ONNX. Allowed: 6 to 28")
     with pytest.raises(ExportError, match=r"absent.onnx: no such file"):
         from_onnx(tmp_path / "absent.onnx")
 

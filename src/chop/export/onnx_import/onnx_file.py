@@ -110,13 +110,13 @@ class Subgraph:
         return tuple(dict.fromkeys(n for n in used if n not in own))
 
 
-def renamed_graph(graph: Subgraph, used_names: set[str]) -> Subgraph:
-    """Return a graph none of whose values has a name in `used_names`."""
+def renamed_graph(graph: Subgraph, used: set[str]) -> Subgraph:
+    """Return a graph none of whose values has a name in `used`."""
     own = graph.own
     new: dict[str, str] = {}
-    for name in sorted(own & used_names):
+    for name in sorted(own & used):
         number = 1
-        while f"{name}_{number}" in used_names or f"{name}_{number}" in own:
+        while f"{name}_{number}" in used or f"{name}_{number}" in own:
             number += 1
         new[name] = f"{name}_{number}"
 
@@ -187,21 +187,21 @@ class OnnxFile:
         for name, value in values.items():
             if name not in by_name:
                 raise self.fail(f"constants: no input {shown(name)}. Its inputs: {list(by_name)}.")
-            fixed_input = by_name.pop(name)
+            declared = by_name.pop(name)
             try:
-                tensor = torch.as_tensor(value).to(TYPES[fixed_input.kind])
+                tensor = torch.as_tensor(value).to(TYPES[declared.kind])
             except (TypeError, ValueError, RuntimeError) as error:
                 raise self.fail(f"constants: {shown(name)} is no tensor ({error}).") from error
-            sizes = [s if isinstance(s, int) else None for s in fixed_input.sizes]
+            sizes = [s if isinstance(s, int) else None for s in declared.sizes]
             fits = len(sizes) == tensor.dim() and all(
                 s in (None, size) for s, size in zip(sizes, tensor.shape, strict=True)
             )
             if not fits:
                 raise self.fail(
                     f"constants: {shown(name)} has shape {list(tensor.shape)}. "
-                    f"Allowed: {shown(list(fixed_input.sizes))}."
+                    f"Allowed: {shown(list(declared.sizes))}."
                 )
-            self.constants[name] = OnnxConstant(tensor, fixed_input.kind)
+            self.constants[name] = OnnxConstant(tensor, declared.kind)
         self.inputs = list(by_name.values())
 
     def fail(self, problem: str, cause: BaseException | None = None) -> ExportError:

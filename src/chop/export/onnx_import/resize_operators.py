@@ -54,8 +54,8 @@ def _targets(call: Call, x: Tensor) -> tuple[list[Any], list[Any]]:
     axes = [a % x.dim() for a in call.attribute("axes") or range(x.dim())]
     factors: list[Any] = [1.0] * x.dim()
     if call.given(3) and len(call.numbers(3)):
-        target_sizes = dict(zip(axes, call.numbers(3), strict=True))
-        return _kept_ratio(call, x, target_sizes)
+        targets = dict(zip(axes, call.numbers(3), strict=True))
+        return _kept_ratio(call, x, targets)
     scales = call.numbers(place) if call.given(place) else call.attribute("scales", [])
     for axis, factor in zip(axes, scales, strict=True):
         factors[axis] = factor

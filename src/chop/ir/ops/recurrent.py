@@ -96,8 +96,8 @@ def _layer_kernel(m: Any, p: Parameters, input: Any, hx: Any = None) -> Any:
 def _first_states(m: Any, x: Tensor, hx: Any, is_batched: bool) -> States:
     """Return the given states, or zeros, of all layers and directions."""
     if hx is not None:
-        first = _states_of(hx)
-        return first if is_batched else tuple(s.unsqueeze(1) for s in first)
+        states = _states_of(hx)
+        return states if is_batched else tuple(s.unsqueeze(1) for s in states)
     count = m.num_layers * (2 if m.bidirectional else 1)
     sizes = (m.proj_size or m.hidden_size, m.hidden_size)[: 2 if m.mode == "LSTM" else 1]
     return tuple(x.new_zeros(count, x.shape[1], size) for size in sizes)
