@@ -65,9 +65,9 @@ def page(rows: Rows, models: Rows, unlisted: Counter[str]) -> str:
         f"The package `onnx` {onnx.__version__} has tests for runtimes: models with inputs and "
         "outputs, and generated tests of single operators. Each runs through `from_onnx`, which "
         "captures a graph, and the graph must return the outputs within the tolerance of the "
-        "test. Tests pass parameters such as `axes` as inputs. If a shape depends on such an "
-        "input, the test runs with `constants=` instead. `python docs/make_onnx_conformance.py` "
-        "writes this page.",
+        "test. Tests pass parameters such as `axes` as inputs. If the reader refuses a test of a "
+        "single operator as written, the test runs again with its small inputs (up to 1,024 "
+        "elements) as `constants=`. `python docs/make_onnx_conformance.py` writes this page.",
         "",
         "| tests | passed | of | share |",
         "|---|---|---|---|",
