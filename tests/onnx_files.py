@@ -301,7 +301,6 @@ BOMBS: dict[str, tuple[Any, str]] = {
     "Expand": (lambda: made("Expand", {"v": np.float32([1]), "n": [1 << 29]}), MAKES),
     "Tile": (lambda: made("Tile", {"v": np.float32([1]), "n": [1 << 29]}), MAKES),
     "Range": (lambda: made("Range", {"a": 0, "b": 1 << 40, "c": 1}), MAKES),
-    "EyeLike": (lambda: made("EyeLike", {"v": LONG}), MAKES),
     "sum of a row and a column": (lambda: made("Add", {"v": LONG, "w": LONG.T}), MAKES),
     "product of a column and a row": (lambda: made("MatMul", {"v": LONG, "w": LONG.T}), MAKES),
     "Einsum": (

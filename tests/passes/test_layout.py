@@ -13,7 +13,7 @@ from chop.passes.base import PASSES
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(chop.__file__).parent
 KINDS = ("analysis", "transforms", "interface")
-SAME_MEANING = {"__init__", "base", "explain", "lora", "prune", "quantize", "utils"}
+SAME_MEANING = {"__init__", "base", "explain", "lora", "prune", "quantize"}
 """File names that other packages have too, for the same thing: a command of a pass, a base class,
 modules under names that programs for DeepWok/mase import."""
 
@@ -30,9 +30,9 @@ def test_every_file_in_a_folder_of_passes_is_a_pass(kind):
     assert [m for m in modules(f"chop.passes.graph.{kind}") if m not in defining] == []
 
 
-def test_graph_holds_nothing_beside_its_folders_but_what_old_programs_import():
+def test_graph_holds_nothing_beside_its_folders():
     files = {p.stem for p in (SOURCE / "passes" / "graph").glob("*.py")}
-    assert files == {"__init__", "utils"}
+    assert files == {"__init__"}
 
 
 def test_file_names_of_passes_are_used_once():

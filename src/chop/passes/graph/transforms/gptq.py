@@ -98,7 +98,9 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
     with PairedRun(graph, batches, "gptq.data") as run:
         by_loss = args.rows == "by_loss"
         rows = row_importances(graph, dict(layers), batches, "gptq.data") if by_loss else None
-        statistics = InputStatistics(run, before=args.target == "float", importances=rows)
+        statistics = InputStatistics(
+            run, before=args.target == "float", importances=rows, holds_back=True
+        )
         for number, (node, layer) in enumerate(layers, 1):
             log_step(logger, "gptq: layer", number, len(layers), str(node.target))
             named, file = {str(node.target): layer}, f"{number:05}"
@@ -168,7 +170,7 @@ def clip_transform_pass(graph: MaseGraph, args: ClipArgs) -> PassResult:
     else:
         batches = calibration_batches(args.data, args.num_samples, "clip.data")
         with PairedRun(graph, batches, "clip.data") as run:
-            statistics = InputStatistics(run, before=False)
+            statistics = InputStatistics(run, before=False, holds_back=True)
             records = [_clip_on(n, layer, statistics.of(n, layer)) for n, layer in layers]
     for node, _ in layers:
         annotate_formats(node)

