@@ -9,8 +9,8 @@ import transformers
 from chop import MaseGraph
 from chop.cli.commands.eval_ import EvalConfig
 from chop.cli.console import Console
-from chop.cli.glimpse import glimpse, task_to_load
 from chop.cli.inferred_defaults import with_inferred_defaults
+from chop.cli.model_facts import model_facts, task_to_load
 from chop.cli.shared_options import ModelOptions
 from chop.cli.source import find_source
 from chop.errors import ConfigError
@@ -89,10 +89,10 @@ def test_the_metric_and_the_sizes_follow(gpt2):
 def test_a_checkpoint_is_seen_without_its_weights(tmp_path):
     MaseGraph(tiny_bert(), hf_input_names=["input_ids"]).export(tmp_path / "graph")
     (tmp_path / "graph.safetensors").unlink()
-    seen = glimpse(ModelOptions(model=str(tmp_path)))
+    seen = model_facts(ModelOptions(model=str(tmp_path)))
     assert (seen.task, seen.labels, seen.positions) == ("sequence-classification", 2, 64)
     (tmp_path / "graph.json").write_text('{\n "format": "mase-graph",\n "class_name": 3}')
-    assert glimpse(ModelOptions(model=str(tmp_path))).task is None
+    assert model_facts(ModelOptions(model=str(tmp_path))).task is None
 
 
 def test_a_new_head_gets_the_labels_of_the_data(tmp_path):

@@ -15,8 +15,8 @@ from torch import nn
 from chop import MaseGraph
 from chop.cli.commands import COMMANDS
 from chop.cli.main import main
+from chop.cli.named_objects import load_plugins
 from chop.cli.option import options_of
-from chop.cli.places import load_plugins
 from chop.errors import RegistryError
 from chop.nn.quantized import from_float, quantized_func_map, quantized_module_map
 from chop.nn.quantizers import FORMATS, Integer, Quantizer

@@ -14,8 +14,8 @@ import chop.passes
 from chop import MaseGraph
 from chop.cli.commands import COMMANDS
 from chop.cli.main import main
+from chop.cli.named_objects import load_plugins
 from chop.cli.option import options_of
-from chop.cli.places import load_plugins
 from chop.pipelines import AutoPipeline
 
 TITLE, NAME = "Add a pass", "count_ops_analysis_pass"

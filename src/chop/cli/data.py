@@ -11,7 +11,7 @@ from torch import nn
 from chop.actions.batch_columns import LABELS, Collate, column_names, match_columns
 from chop.actions.language import LANGUAGE_METRICS
 from chop.cli.failures import UsageError
-from chop.cli.places import thing_of
+from chop.cli.named_objects import thing_of
 from chop.cli.shared_options import DataOptions, ModelOptions
 from chop.dataset import DATASETS, get_dataset, get_tokenized_dataset
 from chop.dataset.row_selection import draw_rows, hold_out

@@ -12,8 +12,8 @@ from typing import Any
 
 from chop.cli.commands import Command
 from chop.cli.console import Console
+from chop.cli.named_objects import load_name
 from chop.cli.output import FILES, check_out, staged
-from chop.cli.places import load_name
 from chop.cli.run_log import run_log
 from chop.cli.session import CommandResult, DryRunEnd, Session
 from chop.cli.settings import to_toml

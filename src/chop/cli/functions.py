@@ -19,8 +19,8 @@ from typing import Any
 from chop.cli.commands import Command
 from chop.cli.console import Console
 from chop.cli.execute import execute, report_level
+from chop.cli.named_objects import NamedObject
 from chop.cli.option import CommandOption, described, field_help, nest, options_of, tables_of
-from chop.cli.places import NamedObject
 from chop.cli.session import CommandResult
 from chop.cli.settings import read_settings
 from chop.errors import ConfigError

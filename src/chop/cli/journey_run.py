@@ -20,7 +20,7 @@ from chop.cli.failures import explain
 from chop.cli.functions import config_of, line_of
 from chop.cli.journey_steps import JourneyStep
 from chop.cli.journey_table import JOURNEY, shown
-from chop.cli.places import thing_of
+from chop.cli.named_objects import thing_of
 from chop.cli.session import CommandResult, Session
 from chop.errors import CheckpointError, ChopError
 from chop.files import read_json, remove_whole, write_whole

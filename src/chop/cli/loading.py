@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from chop.cli.failures import UsageError
-from chop.cli.places import NamedObject
+from chop.cli.named_objects import NamedObject
 from chop.cli.shared_options import ModelOptions
 from chop.cli.source import find_source, load_graph
 from chop.dataset.tokenized import load_tokenizer as load_tokenizer_at

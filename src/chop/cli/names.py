@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chop.cli.places import load_name
+from chop.cli.named_objects import load_name
 from chop.errors import ConfigError, MissingDependencyError
 from chop.registry import suggest
 

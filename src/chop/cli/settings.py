@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chop.cli.limits import check_limits
+from chop.cli.named_objects import load_plugins
 from chop.cli.names import check_names
-from chop.cli.places import load_plugins
 from chop.compat.old_files import check_search, old_table, refuse_file
 from chop.config import dump_toml, load_toml, parse, parse_toml
 from chop.errors import ConfigError

@@ -15,10 +15,10 @@ from torch import nn
 from chop.cli.checkpoints import checkpoint_path, tokenizer_beside
 from chop.cli.data import Data, load_data, require_data
 from chop.cli.failures import SourceError
-from chop.cli.glimpse import task_to_load
+from chop.cli.model_facts import task_to_load
 from chop.cli.model_files import READERS, kind_of, tokenizer_folder
+from chop.cli.named_objects import import_name, thing_of
 from chop.cli.output import settle
-from chop.cli.places import import_name, thing_of
 from chop.cli.shared_options import DataOptions, ModelOptions
 from chop.errors import ChopError, ConfigError, HubError, TraceError
 from chop.hub import locate

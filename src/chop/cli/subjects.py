@@ -10,7 +10,7 @@ from chop.actions.language import LANGUAGE_METRICS
 from chop.actions.study_subject import EpochReport, OnEpoch, Subject
 from chop.cli.commands.search import SearchConfig
 from chop.cli.data import Data
-from chop.cli.places import thing_of
+from chop.cli.named_objects import thing_of
 from chop.cli.settings import read_settings, to_toml
 from chop.cli.source import Source, load_with_data
 from chop.cli.train_and_measure import make_trainer, measure, training_arguments

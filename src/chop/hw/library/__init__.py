@@ -4,9 +4,9 @@ from chop.hw.design.folders import load_components
 
 load_components()  # first: messages list the products in the order of registration
 
-from chop.hw.library import averages, packed, picking, wiring  # noqa: E402
+from chop.hw.library import averages, packed, slice_lowerings, wiring  # noqa: E402
 from chop.hw.lower.lowerings import check_op_table  # noqa: E402
 
-__all__ = ["averages", "packed", "picking", "wiring"]
+__all__ = ["averages", "packed", "slice_lowerings", "wiring"]
 
 check_op_table()

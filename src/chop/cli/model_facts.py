@@ -13,7 +13,7 @@ from transformers import PretrainedConfig
 from chop.actions.language import LANGUAGE_METRICS
 from chop.cli.checkpoints import checkpoint_path
 from chop.cli.model_files import GGUF, kind_of
-from chop.cli.places import thing_of
+from chop.cli.named_objects import thing_of
 from chop.cli.shared_options import DataOptions, ModelOptions
 from chop.dataset.running_text import is_language_data
 from chop.errors import HubError
@@ -33,7 +33,7 @@ LABELS = "num_labels"
 
 
 @dataclass(frozen=True)
-class Glimpse:
+class ModelFacts:
     """Facts about a model, without its weights.
 
     `task`: its task, if known; `says`: the class or architecture that implies it. `labels`: classes
@@ -49,7 +49,7 @@ class Glimpse:
     positions: int | None = None
 
 
-def glimpse(options: ModelOptions) -> Glimpse:
+def model_facts(options: ModelOptions) -> ModelFacts:
     """Return the facts about the model of `options` that are known before it is loaded."""
     name, thing = str(options.model), thing_of(options.model)
     if thing is not None:
@@ -60,24 +60,24 @@ def glimpse(options: ModelOptions) -> Glimpse:
     if name in MODELS:
         labels = inspect.signature(MODELS[name]).parameters.get(LABELS)
         task = OWN_TASKS.get(name, DEFAULT_TASK)
-        return Glimpse(task, labels=None if labels is None else labels.default, can_resize=True)
+        return ModelFacts(task, labels=None if labels is None else labels.default, can_resize=True)
     checkpoint = checkpoint_path(Path(name))
     if checkpoint is not None:
         return _of_class(*outline(checkpoint))
     if Path(name).is_file():
         return _of_file(Path(name))
     if ":" in name:
-        return Glimpse()
+        return ModelFacts()
     return _hugging_face(name, options)
 
 
-def _of_file(path: Path) -> Glimpse:
+def _of_file(path: Path) -> ModelFacts:
     """Return the facts about a file of another program: GGUF files hold language models."""
-    return Glimpse(PREDICTS_TEXT, "GGUF file") if kind_of(path) == GGUF else Glimpse()
+    return ModelFacts(PREDICTS_TEXT, "GGUF file") if kind_of(path) == GGUF else ModelFacts()
 
 
-def _of_class(kind: str, config: Mapping[str, Any]) -> Glimpse:
-    return Glimpse(
+def _of_class(kind: str, config: Mapping[str, Any]) -> ModelFacts:
+    return ModelFacts(
         task_of_class(kind),
         kind,
         _head_size(config) if config else None,
@@ -86,15 +86,15 @@ def _of_class(kind: str, config: Mapping[str, Any]) -> Glimpse:
     )
 
 
-def _hugging_face(name: str, options: ModelOptions) -> Glimpse:
+def _hugging_face(name: str, options: ModelOptions) -> ModelFacts:
     try:
         config = read_config(locate(name, "model"))
     except HubError:  # the command reports it
-        return Glimpse()
+        return ModelFacts()
     own = own_task(config)
     task = options.task or own or likely_task(config, options)
     has_head = own is not None and own == task
-    return Glimpse(
+    return ModelFacts(
         task,
         says=", ".join(map(str, config.get("architectures") or ())) if own == task else "",
         labels=_head_size(config) if has_head else 2,
@@ -139,4 +139,4 @@ def is_running_text(dataset: str | None) -> bool:
 
 def task_to_load(options: ModelOptions) -> str:
     """Return the task of a Hugging Face model: of the options, its config, or the likeliest."""
-    return options.task or glimpse(options).task or DEFAULT_TASK
+    return options.task or model_facts(options).task or DEFAULT_TASK
