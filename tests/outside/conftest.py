@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chop.cli import places
+from chop.cli import named_objects
 from chop.cli.names import REGISTRIES, registry
 
 GUIDE = Path(__file__).parents[2] / "CONTRIBUTING.md"
@@ -29,7 +29,7 @@ def code_of(title: str) -> str:
 def outside(tmp_path, monkeypatch):
     """`outside("mine.py", text)` writes a file of the user's; what it registers goes after."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(places, "_LOADED", set())
+    monkeypatch.setattr(named_objects, "_LOADED", set())
     written = []
 
     def write(name: str, text: str) -> str:

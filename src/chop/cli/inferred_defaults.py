@@ -11,7 +11,7 @@ from typing import Any
 from chop.actions.language import LANGUAGE_METRICS
 from chop.actions.train import check_training_arguments
 from chop.cli.console import Console
-from chop.cli.model_facts import LABELS, ModelFacts, is_running_text, model_facts
+from chop.cli.model_facts import LABELS, ModelPreview, is_running_text, model_facts
 from chop.cli.named_objects import thing_of
 from chop.cli.shared_options import DataOptions, ModelOptions
 from chop.dataset.labels import count_classes
@@ -27,7 +27,7 @@ def with_inferred_defaults(config: Any, console: Console) -> Any:
     if not (isinstance(config, ModelOptions) and isinstance(config, DataOptions)):
         return config
     check_training_arguments(getattr(config, "training", {}))
-    facts = ModelFacts() if config.model is None else model_facts(config)
+    facts = ModelPreview() if config.model is None else model_facts(config)
     metric = config.metric or _metric(config, facts)
     is_language = metric in LANGUAGE_METRICS
     _check_match(config, facts, metric)
@@ -38,7 +38,7 @@ def with_inferred_defaults(config: Any, console: Console) -> Any:
     return dataclasses.replace(config, **changes)
 
 
-def _check_match(config: Any, facts: ModelFacts, metric: str) -> None:
+def _check_match(config: Any, facts: ModelPreview, metric: str) -> None:
     """Raise for a metric that does not fit the model, and for unlabelled text to classify."""
     if config.dataset is None or metric in LANGUAGE_METRICS:
         return
@@ -62,7 +62,7 @@ LONGEST = 512
 """Largest default number of tokens per row."""
 
 
-def _sizes(config: Any, facts: ModelFacts, is_language: bool) -> dict[str, int]:
+def _sizes(config: Any, facts: ModelPreview, is_language: bool) -> dict[str, int]:
     sizes = {
         name: rows[is_language]
         for name, rows in ROWS.items()
@@ -73,7 +73,7 @@ def _sizes(config: Any, facts: ModelFacts, is_language: bool) -> dict[str, int]:
     return sizes
 
 
-def _metric(config: DataOptions, facts: ModelFacts) -> str:
+def _metric(config: DataOptions, facts: ModelPreview) -> str:
     if facts.task == PREDICTS_TEXT:
         return "perplexity"
     if facts.task is None and is_running_text(config.dataset):
@@ -81,7 +81,7 @@ def _metric(config: DataOptions, facts: ModelFacts) -> str:
     return "mse" if facts.is_regression else "accuracy"
 
 
-def _with_labels(config: Any, facts: ModelFacts) -> dict[str, Any]:
+def _with_labels(config: Any, facts: ModelPreview) -> dict[str, Any]:
     """Return the options of the model, with one label for each class of the data."""
     options = dict(config.model_options)
     task = config.task or facts.task
@@ -102,7 +102,7 @@ def _with_labels(config: Any, facts: ModelFacts) -> dict[str, Any]:
     return options
 
 
-def _note(config: Any, facts: ModelFacts, metric: str, console: Console) -> None:
+def _note(config: Any, facts: ModelPreview, metric: str, console: Console) -> None:
     """Print the task that the model's config implies, unless it is the usual one."""
     if config.task is None and facts.says and facts.task not in (None, DEFAULT_TASK):
         measured = f", measured by {metric}" if config.dataset is not None else ""

@@ -33,7 +33,7 @@ LABELS = "num_labels"
 
 
 @dataclass(frozen=True)
-class ModelFacts:
+class ModelPreview:
     """Facts about a model, without its weights.
 
     `task`: its task, if known; `says`: the class or architecture that implies it. `labels`: classes
@@ -49,7 +49,7 @@ class ModelFacts:
     positions: int | None = None
 
 
-def model_facts(options: ModelOptions) -> ModelFacts:
+def model_facts(options: ModelOptions) -> ModelPreview:
     """Return the facts about the model of `options` that are known before it is loaded."""
     name, thing = str(options.model), thing_of(options.model)
     if thing is not None:
@@ -60,24 +60,26 @@ def model_facts(options: ModelOptions) -> ModelFacts:
     if name in MODELS:
         labels = inspect.signature(MODELS[name]).parameters.get(LABELS)
         task = OWN_TASKS.get(name, DEFAULT_TASK)
-        return ModelFacts(task, labels=None if labels is None else labels.default, can_resize=True)
+        return ModelPreview(
+            task, labels=None if labels is None else labels.default, can_resize=True
+        )
     checkpoint = checkpoint_path(Path(name))
     if checkpoint is not None:
         return _of_class(*outline(checkpoint))
     if Path(name).is_file():
         return _of_file(Path(name))
     if ":" in name:
-        return ModelFacts()
+        return ModelPreview()
     return _hugging_face(name, options)
 
 
-def _of_file(path: Path) -> ModelFacts:
+def _of_file(path: Path) -> ModelPreview:
     """Return the facts about a file of another program: GGUF files hold language models."""
-    return ModelFacts(PREDICTS_TEXT, "GGUF file") if kind_of(path) == GGUF else ModelFacts()
+    return ModelPreview(PREDICTS_TEXT, "GGUF file") if kind_of(path) == GGUF else ModelPreview()
 
 
-def _of_class(kind: str, config: Mapping[str, Any]) -> ModelFacts:
-    return ModelFacts(
+def _of_class(kind: str, config: Mapping[str, Any]) -> ModelPreview:
+    return ModelPreview(
         task_of_class(kind),
         kind,
         _head_size(config) if config else None,
@@ -86,15 +88,15 @@ def _of_class(kind: str, config: Mapping[str, Any]) -> ModelFacts:
     )
 
 
-def _hugging_face(name: str, options: ModelOptions) -> ModelFacts:
+def _hugging_face(name: str, options: ModelOptions) -> ModelPreview:
     try:
         config = read_config(locate(name, "model"))
     except HubError:  # the command reports it
-        return ModelFacts()
+        return ModelPreview()
     own = own_task(config)
     task = options.task or own or likely_task(config, options)
     has_head = own is not None and own == task
-    return ModelFacts(
+    return ModelPreview(
         task,
         says=", ".join(map(str, config.get("architectures") or ())) if own == task else "",
         labels=_head_size(config) if has_head else 2,
