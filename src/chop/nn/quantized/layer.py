@@ -30,6 +30,7 @@ from chop.nn.quantized.call_operands import (
 )
 from chop.nn.quantized.frozen import forget, is_random, quantize_parameter
 from chop.nn.quantized.integer_calls import compute_integers, is_integer, with_gradient_of
+from chop.nn.quantized.layer_formats import shared_formats
 from chop.nn.quantizers import FORMATS, Quantizer
 from chop.nn.quantizers.codes import Floats, same_bits, scales_of
 from chop.nn.quantizers.stored_scale import with_stored_scale, with_stored_scales
@@ -62,7 +63,7 @@ class QuantizedModule(nn.Module):
     mase_leaf: ClassVar[bool] = True
 
     config: dict[str, Any]
-    quantizers: dict[str, Quantizer]
+    quantizers: Mapping[str, Quantizer]
     held: list[str] = []  # noqa: RUF012 -- set as a whole, never changed in place
     """Parameters that are used without rounding again, until the layer trains.
 
@@ -74,9 +75,9 @@ class QuantizedModule(nn.Module):
         super().__init__(*args, **kwargs)
         self.set_formats(*settings)
 
-    def set_formats(self, config: dict[str, Any], quantizers: dict[str, Quantizer]) -> None:
+    def set_formats(self, config: dict[str, Any], quantizers: Mapping[str, Quantizer]) -> None:
         """Set the result of `parse`."""
-        self.config, self.quantizers = config, quantizers
+        self.config, self.quantizers = config, shared_formats(quantizers)
         self.__dict__.pop("held", None)
         # in place would overwrite a quantised copy: no memory is saved, and compilers may refuse
         if getattr(self, "inplace", False) and not self.is_bypassed:
@@ -97,18 +98,7 @@ class QuantizedModule(nn.Module):
 
     def quantized_parameters(self) -> tuple[Any, ...]:
         """Return the parameters in their formats, in the order of the kernel's arguments."""
-        return tuple(self._quantized(name) for name in _compute(self.op).names_of(self))
-
-    def _quantized(self, name: str) -> Any:
-        value = operator.attrgetter(name)(self)
-        if value is None or name in self.held:
-            return value
-        # masked again: some formats have no zero
-        return masked(self, name, quantize_parameter(self, name, value, self._quantizer(name)))
-
-    def _quantizer(self, name: str) -> Any:
-        role = parameter_role(name)
-        return with_stored_scale(self, role, self.quantizers[role])
+        return _quantized_parameters(self, _compute(self.op))
 
     def format_of(self, name: str) -> Quantizer:
         """Return the format of the parameter `name`."""
@@ -122,9 +112,9 @@ class QuantizedModule(nn.Module):
             if source is None or form.is_bypass or is_random(form):
                 continue
             with torch.no_grad():
-                values = self._quantized(name).detach()
+                values = _quantized(self, name).detach()
                 scale = self._scale_of(name, form, source.detach())
-                again = masked(self, name, self._quantizer(name)(values))
+                again = masked(self, name, _quantizer(self, name)(values))
             is_held = not same_bits(again.detach(), values)
             stored[name] = Stored(values, form, scale, is_held)
         return stored
@@ -139,39 +129,6 @@ class QuantizedModule(nn.Module):
         stored = getattr(self, f"{role}_scale") if scaled.is_stored else None
         return scales_of(scaled, source, stored)
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.is_bypassed:
-            return super().forward(*args, **kwargs)
-        compute = _compute(self.op)
-        if not is_integer(compute, self.config):
-            return self._in_float(args, kwargs)
-        values = self._in_integers(compute, (*args, *kwargs.values())[0])
-        if not torch.is_grad_enabled():
-            return values
-        return with_gradient_of(values, self._in_float(args, kwargs))
-
-    def _in_integers(self, compute: Compute, operand: Tensor) -> Tensor:
-        """Compute as hardware does; such an op has one operand."""
-        own = dict(zip(compute.parameters, self.quantized_parameters(), strict=True))
-        float_forward = super().forward
-
-        def setting(name: str, default: Any) -> Any:
-            return own[name] if name in own else getattr(self, name, default)
-
-        key = (self.op.name, self.float_class.extra_repr(self))
-        return compute_integers(compute, self.quantizers, operand, setting, float_forward, key)
-
-    def _in_float(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compute in floating point between the formats of the operands and of the result."""
-        compute = _compute(self.op)
-        quantizers = with_stored_scales(self, self.quantizers)
-        inputs, options = quantize_arguments(compute.inputs, quantizers, args, kwargs)
-        if compute.kernel is None:
-            result = super().forward(*inputs, **options)
-        else:
-            result = compute.kernel(self, self.quantized_parameters(), *inputs, **options)
-        return quantize_value(result, quantizers[DATA_OUT])
-
     def train(self, mode: bool = True) -> QuantizedModule:
         """Set the mode as `nn.Module.train` does; drop cached quantised weights."""
         forget(self)
@@ -182,6 +139,67 @@ class QuantizedModule(nn.Module):
     def extra_repr(self) -> str:
         formats = ", ".join(f"{role}={q}" for role, q in self.quantizers.items())
         return ", ".join(text for text in (super().extra_repr(), formats) if text)
+
+
+# A call of a layer goes through functions: torch.compile checks, at every call of a compiled model,
+# that no layer has an attribute with the name of a method that it calls.
+
+
+def _run(
+    layer: QuantizedModule, compute: Compute, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if is_bypassed(layer.quantizers.values()):
+        return layer.float_class.forward(layer, *args, **kwargs)
+    if not is_integer(compute, layer.config):
+        return _in_float(layer, compute, args, kwargs)
+    values = _in_integers(layer, compute, (*args, *kwargs.values())[0])
+    if not torch.is_grad_enabled():
+        return values
+    return with_gradient_of(values, _in_float(layer, compute, args, kwargs))
+
+
+def _in_integers(layer: QuantizedModule, compute: Compute, operand: Tensor) -> Tensor:
+    """Compute as hardware does; such an op has one operand."""
+    own = dict(zip(compute.parameters, _quantized_parameters(layer, compute), strict=True))
+
+    def setting(name: str, default: Any) -> Any:
+        return own[name] if name in own else getattr(layer, name, default)
+
+    def float_forward(*args: Any, **kwargs: Any) -> Any:
+        return layer.float_class.forward(layer, *args, **kwargs)
+
+    key = (layer.op.name, layer.float_class.extra_repr(layer))
+    return compute_integers(compute, layer.quantizers, operand, setting, float_forward, key)
+
+
+def _in_float(
+    layer: QuantizedModule, compute: Compute, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Compute in floating point between the formats of the operands and of the result."""
+    quantizers = with_stored_scales(layer, layer.quantizers)
+    inputs, options = quantize_arguments(compute.inputs, quantizers, args, kwargs)
+    if compute.kernel is None:
+        result = layer.float_class.forward(layer, *inputs, **options)
+    else:
+        result = compute.kernel(layer, _quantized_parameters(layer, compute), *inputs, **options)
+    return quantize_value(result, quantizers[DATA_OUT])
+
+
+def _quantized_parameters(layer: QuantizedModule, compute: Compute) -> tuple[Any, ...]:
+    return tuple(_quantized(layer, name) for name in compute.names_of(layer))
+
+
+def _quantized(layer: QuantizedModule, name: str) -> Any:
+    value = operator.attrgetter(name)(layer)
+    if value is None or name in layer.held:
+        return value
+    rounded = quantize_parameter(layer, name, value, _quantizer(layer, name))
+    return masked(layer, name, rounded)  # masked again: some formats have no zero
+
+
+def _quantizer(layer: QuantizedModule, name: str) -> Any:
+    role = parameter_role(name)
+    return with_stored_scale(layer, role, layer.quantizers[role])
 
 
 def _compute(op: Op) -> Compute:
@@ -209,15 +227,16 @@ def _make(base: type[nn.Module], form: type[Quantizer]) -> type[QuantizedModule]
     own_module = f"{PLACE}.{op.name}"  # an op from outside has none
     signature = inspect.signature(base)
     named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    compute = _compute(op)
     config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None)
 
     @functools.wraps(base.forward)  # tools read the signature
     def forward(self: QuantizedModule, *args: Any, **kwargs: Any) -> Any:
-        return self._run(args, kwargs)
+        return _run(self, compute, args, kwargs)
 
     members = {
         "__module__": own_module if importlib.util.find_spec(own_module) is not None else PLACE,
-        "__doc__": describe(f"nn.{base.__name__}", form, _compute(op).layer_roles),
+        "__doc__": describe(f"nn.{base.__name__}", form, compute.layer_roles),
         "__signature__": signature.replace(parameters=[*named, config]),
         "op": op,
         "float_class": base,

@@ -183,7 +183,7 @@ def test_a_quantised_layer_takes_an_adapter_and_quantises_the_fused_weight() -> 
     graph, _ = passes.fuse_lora_weights_transform_pass(graph)
     fused = graph.model.classifier
     assert classes(graph) == kinds
-    assert torch.equal(fused._quantized("weight"), fused.quantizers["weight"](weight))
+    assert torch.equal(fused.quantized_parameters()[0], fused.quantizers["weight"](weight))
 
 
 def test_adapters_survive_checkpoint_and_deepcopy(tmp_path: object) -> None:

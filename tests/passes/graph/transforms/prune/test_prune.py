@@ -279,7 +279,7 @@ def test_zeros_survive_every_number_format(name: str) -> None:
     prune(graph, target_modules=["fc1"])
     passes.quantize_transform_pass(graph, {"by": "name", "fc1": {"config": config_of(name)}})
     layer = graph.model.fc1
-    assert (layer._quantized("weight")[~layer.weight_mask] == 0).all()
+    assert (layer.quantized_parameters()[0][~layer.weight_mask] == 0).all()
 
 
 def test_a_pruned_layer_changes_its_format_and_keeps_its_zeros() -> None:
