@@ -1,13 +1,13 @@
 """Time a training step through quantised layers, relative to the float step.
 
-    python bench/qat_step.py [--rounds N] [--batch N] [--length N] [--formats NAME …]
+    python bench/qat_step.py [--rounds N] [--batch N] [--length N] [--formats NAME …] [--eager]
 
 BERT-base with random weights, all 74 Linear layers quantised. A step is forward, backward and SGD.
 Quantised and float steps alternate. On a GPU both models are compiled with CUDA graphs (mode
-`reduce-overhead`), which takes about two minutes for each format. Rows of other formats, measured
-earlier on the same code, stay. Before anything is timed, the gradients of the model that is
-timed are compared with those of the eager model by the definitions of its formats, without native
-kernels. The time of the quantise pass is measured too.
+`reduce-overhead`), which takes about two minutes for each format; with --eager neither is compiled.
+Rows of other formats, measured earlier on the same code, stay. Before anything is timed, the
+gradients of the model that is timed are compared with those of the eager model by the definitions
+of its formats, without native kernels. The time of the quantise pass is measured too.
 """
 
 from __future__ import annotations
@@ -94,13 +94,17 @@ def gradients(model: nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, to
 
 def plain_gradients(model: nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the gradients of the eager model by the definitions of its formats, not by kernels."""
-    with mock.patch.multiple(
-        quantizer, can_run=lambda x: False, can_mask=lambda gradient, x: False
-    ):
+    with mock.patch.multiple(quantizer, can_run=_never, can_train=_never, can_mask=_never):
         return gradients(model, inputs)
 
 
-def step_ratio(name: str, device: str, batch: int, length: int, rounds: int) -> dict[str, Any]:
+def _never(*tensors: torch.Tensor) -> bool:
+    return False
+
+
+def step_ratio(
+    name: str, device: str, batch: int, length: int, rounds: int, *, compiles: bool
+) -> dict[str, Any]:
     """Return the medians of both steps and their ratio, after a check of the gradients."""
     # Else the compiler may choose a faster, coarser product for one of the two models alone.
     torch.set_float32_matmul_precision("high" if device == "cuda" else "highest")
@@ -110,7 +114,7 @@ def step_ratio(name: str, device: str, batch: int, length: int, rounds: int) -> 
     ids = torch.randint(0, 30000, (batch, length), device=device)
     inputs = {"input_ids": ids, "labels": torch.zeros(batch, dtype=torch.long, device=device)}
     references = [plain_gradients(module, inputs) for module in (model, quantised)]
-    if device == "cuda":
+    if compiles:
         for module in (model, quantised):
             module.compile(mode="reduce-overhead")
     programs = {
@@ -130,7 +134,7 @@ def step_ratio(name: str, device: str, batch: int, length: int, rounds: int) -> 
         "device": device,
         "batch": batch,
         "length": length,
-        "compiled": "reduce-overhead" if device == "cuda" else "no",
+        "compiled": "reduce-overhead" if compiles else "no",
         "gradient_error": times["quantised"].error,
         "float_seconds": times["float"].median,
         "quantised_seconds": times["quantised"].median,
@@ -165,15 +169,21 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), default=_devices())
     parser.add_argument("--formats", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--eager", action="store_true", help="do not compile on a GPU")
     args = parser.parse_args()
     times = quantize_seconds()
     shapes = {"cpu": (args.batch, args.length), "cuda": (GPU_BATCH, GPU_LENGTH)}
     cases = [(device, *shapes[device]) for device in args.devices]
-    rows = [step_ratio(name, *case, args.rounds) for case in cases for name in args.formats]
+    rows = [
+        step_ratio(name, *case, args.rounds, compiles=case[0] == "cuda" and not args.eager)
+        for case in cases
+        for name in args.formats
+    ]
     print(tabulate(rows, headers="keys", floatfmt=".3f"))
     print(f"quantise 74 layers: graph {times['graph']:.3f} s, module {times['module']:.3f} s")
     name = "qat_step_gpu" if "cuda" in args.devices else "qat_step"
-    rows = [row for row in _earlier(name) if row["format"] not in args.formats] + rows
+    measured = {(row["format"], row["compiled"]) for row in rows}
+    rows += [row for row in _earlier(name) if (row["format"], row["compiled"]) not in measured]
     print(save(name, {"limits": LIMITS, "quantize_seconds": times, "steps": rows}))
 
 

@@ -183,7 +183,7 @@ def architecture(device: torch.device) -> str:
 
 def made_current(device: torch.device) -> AbstractContextManager[object]:
     """Return a context that makes `device` current, if it is not."""
-    if device.index == torch.cuda.current_device():
+    if device.index == torch._C._cuda_getDevice():
         return nullcontext()
     return torch.cuda.device(device)
 

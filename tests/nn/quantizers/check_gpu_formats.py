@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from unittest import mock
 
 import torch
 from format_cases import (
@@ -18,6 +19,7 @@ from format_cases import (
 from torch import Tensor
 
 from chop.nn.quantizers import FP8, Integer, MXInt, Quantizer, gpu_formats, kernels
+from chop.nn.quantizers import quantizer as quantizer_module
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 DEVICE = torch.device("cuda", 0)
@@ -56,6 +58,30 @@ def check_values() -> int:
     return count
 
 
+def check_gradients() -> int:
+    """Every format and dtype: values and gradient of the definition, without native code."""
+    count = 0
+    for quantizer in (q for q in ELEMENT_CASES + BLOCK_CASES if q.kernel() is not None):
+        for dtype, x in itertools.product(DTYPES, inputs(quantizer)):
+            leaf = on_gpu(x.to(dtype)).requires_grad_()
+            gradient = torch.randn_like(leaf)
+            (found,) = torch.autograd.grad(values := quantizer(leaf), leaf, gradient)
+            with mock.patch.multiple(
+                quantizer_module, can_run=never, can_train=never, can_mask=never
+            ):
+                (expected,) = torch.autograd.grad(plain := quantizer(leaf), leaf, gradient)
+            where = (label(quantizer), dtype, tuple(x.shape))
+            assert same(values.detach(), plain.detach()), where
+            assert same(found, expected), where
+            count += 1
+    return count
+
+
+def never(*tensors: Tensor) -> bool:
+    """Return False: no native code."""
+    return False
+
+
 def check_operators() -> None:
     """What tracers see and torch.compile makes of it gives the same; the gradient is masked."""
     x = torch.randn(64, 256, device=DEVICE)
@@ -77,7 +103,7 @@ def check_operators() -> None:
 def main() -> None:
     torch.manual_seed(0)
     assert gpu_formats.is_usable(DEVICE), "the run-time compiler is missing"
-    count = check_values()
+    count = check_values() + check_gradients()
     check_operators()
     print(f"Number formats on the GPU: {count} tensors equal to the definitions.")  # noqa: T201
 

@@ -58,11 +58,11 @@ def test_float32_holds_the_parameters_of_every_kernel(quantizer, rounding):
     ],
 )
 def test_a_launch_has_threads_for_every_block(shape, block, vector, expected):
-    assert gpu_formats._for_blocks(torch.empty(shape), vector, block) == expected
+    assert gpu_formats._for_blocks(torch.Size(shape), vector, block) == expected
 
 
 def test_elements_need_no_more_threads_than_vectors():
-    assert gpu_formats._for_elements(torch.empty(3, 7), 4) == LaunchSettings(4, 0, False, 6, (21,))
+    assert gpu_formats._for_elements(torch.Size((3, 7)), 4) == LaunchSettings(4, 0, False, 6, (21,))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only where torch has no CUDA device")

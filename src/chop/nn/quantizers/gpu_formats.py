@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Sequence
 from ctypes import c_float, c_int64, c_void_p
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ STORED = {torch.float32: "Float32", torch.bfloat16: "Bfloat16", torch.float16: "
 THREADS = 256
 BYTES_AT_ONCE = 16
 """Bytes per read of a thread if all is aligned."""
+MOST_LAUNCHES = 1024
+"""Prepared launches that are kept, for tensors and for gradients."""
+Bounds = tuple[float, float] | None
 
 _log = get_logger(__name__)
 
@@ -49,36 +53,93 @@ class LaunchSettings(NamedTuple):
     sizes: tuple[int, ...]  # arguments of the kernel
 
 
+class _PreparedLaunch:
+    """A launch for tensors of one shape, of which only the addresses change.
+
+    Preparing one takes longer than the kernel of a small tensor.
+    """
+
+    def __init__(
+        self, device: torch.device, function: nvrtc.Function, threads: int, tensors: int,
+        arguments: Sequence[Any],
+    ) -> None:  # fmt: skip
+        self._device, self._lock = device, threading.Lock()  # gradients come from another thread
+        self._addresses = [c_void_p() for _ in range(tensors)]
+        grid = (-(-threads // THREADS), 1, 1)
+        self._launch = nvrtc.Launch(function, grid, THREADS, [*self._addresses, *arguments])
+
+    def __call__(self, *addresses: int) -> None:
+        with self._lock, nvrtc.made_current(self._device):
+            for place, address in zip(self._addresses, addresses, strict=True):
+                place.value = address
+            self._launch(nvrtc.raw_stream(self._device))
+
+
 def quantize(
     x: Tensor, kernel: int, rounding: int, block: int, parameters: tuple[float, ...]
 ) -> Tensor:
     """Return the values of `x`, which is contiguous; settings as in `Kernel.run`."""
     y = torch.empty_like(x)
-    if x.numel() == 0:
-        return y
-    widest = BYTES_AT_ONCE // x.element_size()
-    is_aligned = x.data_ptr() % BYTES_AT_ONCE == 0 and y.data_ptr() % BYTES_AT_ONCE == 0
-    vector = widest if is_aligned else 1
-    has_blocks = FORMATS[kernel].startswith("Block")
-    launch = _for_blocks(x, vector, block) if has_blocks else _for_elements(x, vector)
-    function = _quantize(x.device, kernel, rounding, x.dtype, *launch[:3])
-    pointers = [c_void_p(x.data_ptr()), c_void_p(y.data_ptr())]
-    values = (c_float * 8)(*parameters)
-    arguments = [*pointers, *map(c_int64, launch.sizes), values]
-    _launch(function, x.device, launch.threads, arguments)
+    if x.numel():
+        _run(x, y, (kernel, rounding, block, parameters))
     return y
 
 
-def _for_elements(x: Tensor, vector: int) -> LaunchSettings:
-    return LaunchSettings(vector, 0, False, -(-x.numel() // vector), (x.numel(),))
+def quantize_with_gradient(
+    x: Tensor, kernel: int, rounding: int, block: int, parameters: tuple[float, ...],
+    bounds: Bounds,
+) -> Tensor:  # fmt: skip
+    """Return the values of `x`, contiguous and not empty, with a straight-through gradient.
+
+    The result is that of a torch op with this gradient, whose memory the kernel then overwrites
+    unseen by torch: the backward pass runs without Python. `bounds`: the gradient is zero outside.
+    """
+    settings = kernel, rounding, block, parameters
+    if bounds is None:
+        y = x.clone()
+        _run(x, y, settings)
+        return y
+    outside = torch.empty_like(x, dtype=torch.bool)
+    y = x.masked_fill(outside, 0.0)
+    _run(x, y, settings, bounds, outside.data_ptr())
+    return y
 
 
-def _for_blocks(x: Tensor, vector: int, block: int) -> LaunchSettings:
-    columns = x.shape[-1] if x.dim() else 1
+def _run(
+    x: Tensor, y: Tensor, settings: tuple[Any, ...], bounds: Bounds = None, *more: int
+) -> None:
+    source, target = x.data_ptr(), y.data_ptr()
+    is_aligned = (source | target) % BYTES_AT_ONCE == 0
+    launch = _prepared(x.device, x.dtype, x.shape, is_aligned, *settings, bounds)
+    launch(source, target, *more)
+
+
+@functools.lru_cache(maxsize=MOST_LAUNCHES)
+def _prepared(
+    device: torch.device, dtype: torch.dtype, shape: torch.Size, is_aligned: bool,
+    kernel: int, rounding: int, block: int, parameters: tuple[float, ...], bounds: Bounds,
+) -> _PreparedLaunch:  # fmt: skip
+    vector = BYTES_AT_ONCE // dtype.itemsize if is_aligned else 1
+    has_blocks = FORMATS[kernel].startswith("Block")
+    launch = _for_blocks(shape, vector, block) if has_blocks else _for_elements(shape, vector)
+    function = _quantize(device, kernel, rounding, dtype, *launch[:3], bounds is not None)
+    arguments: list[Any] = [*map(c_int64, launch.sizes), (c_float * 8)(*parameters)]
+    if bounds is not None:  # compared in the type of `x`, as torch does
+        arguments += map(c_float, torch.tensor(bounds).to(dtype).tolist())
+    tensors = 2 if bounds is None else 3
+    return _PreparedLaunch(device, function, launch.threads, tensors, arguments)
+
+
+def _for_elements(shape: torch.Size, vector: int) -> LaunchSettings:
+    return LaunchSettings(vector, 0, False, -(-shape.numel() // vector), (shape.numel(),))
+
+
+def _for_blocks(shape: torch.Size, vector: int, block: int) -> LaunchSettings:
+    columns = shape[-1] if shape else 1
     block = min(block, columns) if block > 0 else columns
     vector = vector if columns % vector == 0 and block % vector == 0 else 1
     lanes = min(32, 1 << (-(-block // vector) - 1).bit_length())
-    rows, across = x.numel() // columns, -(-columns // block)
+    rows, across = shape.numel() // columns, -(-columns // block)
     is_whole = columns % block == 0 and block == lanes * vector
     return LaunchSettings(
         vector, lanes, is_whole, rows * across * lanes, (rows, columns, block, across)
@@ -88,28 +149,25 @@ def _for_blocks(x: Tensor, vector: int, block: int) -> LaunchSettings:
 def mask(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:
     """Return the gradient where low <= x <= high, else 0; both contiguous, in float32."""
     out = torch.empty_like(gradient)
-    pointers = [c_void_p(t.data_ptr()) for t in (gradient, x, out)]
-    arguments = [*pointers, c_int64(x.numel()), c_float(low), c_float(high)]
-    _launch(_mask(x.device), x.device, x.numel(), arguments)
+    launch = _prepared_mask(x.device, x.numel(), low, high)
+    launch(gradient.data_ptr(), x.data_ptr(), out.data_ptr())
     return out
 
 
-def _launch(
-    function: nvrtc.Function, device: torch.device, threads: int, arguments: Sequence[object]
-) -> None:
-    with nvrtc.made_current(device):
-        grid = (-(-threads // THREADS), 1, 1)
-        function.launch(grid, THREADS, nvrtc.raw_stream(device), arguments)
+@functools.lru_cache(maxsize=MOST_LAUNCHES)
+def _prepared_mask(device: torch.device, size: int, low: float, high: float) -> _PreparedLaunch:
+    arguments = [c_int64(size), c_float(low), c_float(high)]
+    return _PreparedLaunch(device, _mask(device), size, 3, arguments)
 
 
 @functools.cache
 def _quantize(
     device: torch.device, kernel: int, rounding: int, dtype: torch.dtype, vector: int, lanes: int,
-    is_whole: bool,
+    is_whole: bool, has_range: bool,
 ) -> nvrtc.Function:  # fmt: skip
     return _function(
         device, "quantize", FORMAT=FORMATS[kernel], ROUNDING=rounding, STORED=STORED[dtype],
-        VECTOR=vector, LANES=lanes, IS_WHOLE=int(is_whole),
+        VECTOR=vector, LANES=lanes, IS_WHOLE=int(is_whole), HAS_RANGE=int(has_range),
     )  # fmt: skip
 
 

@@ -3,8 +3,9 @@
 //
 // Compiled at run time, once per set of: FORMAT (of `exact.h`), ROUNDING, STORED (how elements lie
 // in memory), VECTOR (elements that a thread takes at once; more than 1 where they are aligned),
-// LANES (threads for a block of the format; 0 where elements stand alone), and IS_WHOLE (blocks have
-// a vector for each of their threads, no more and no less, and rows are made of such blocks).
+// LANES (threads for a block of the format; 0 where elements stand alone), IS_WHOLE (blocks have
+// a vector for each of their threads, no more and no less, and rows are made of such blocks), and
+// HAS_RANGE (elements alone: also write which of them are not in a range, for the gradient).
 
 namespace mase {
 
@@ -60,6 +61,33 @@ struct Parameters { float values[8]; };
 
 #if LANES == 0
 
+#if HAS_RANGE
+
+struct __align__(VECTOR) Flags { bool elements[VECTOR]; };
+
+extern "C" __global__ void quantize(const Bits* __restrict__ x, Bits* __restrict__ y,
+                                    bool* __restrict__ outside, i64 n, Parameters parameters,
+                                    float low, float high) {
+  const FORMAT<ROUNDING> format(parameters.values);
+  const auto is_outside = [low, high](float value) { return !(value >= low && value <= high); };
+  const i64 first = (blockIdx.x * static_cast<i64>(blockDim.x) + threadIdx.x) * VECTOR;
+  if (first + VECTOR <= n) {
+    const Vector v = load(x + first);
+    Flags flags;
+#pragma unroll
+    for (int i = 0; i < VECTOR; ++i) flags.elements[i] = is_outside(STORED::read(v.elements[i]));
+    *reinterpret_cast<Flags*>(outside + first) = flags;
+    return store_mapped(y + first, v, format);
+  }
+  for (i64 i = first; i < n; ++i) {
+    const float value = STORED::read(x[i]);
+    outside[i] = is_outside(value);
+    y[i] = STORED::write(format(value));
+  }
+}
+
+#else
+
 extern "C" __global__ void quantize(const Bits* __restrict__ x, Bits* __restrict__ y, i64 n,
                                     Parameters parameters) {
   const FORMAT<ROUNDING> format(parameters.values);
@@ -67,6 +95,8 @@ extern "C" __global__ void quantize(const Bits* __restrict__ x, Bits* __restrict
   if (first + VECTOR <= n) return store_mapped(y + first, load(x + first), format);
   for (i64 i = first; i < n; ++i) y[i] = STORED::write(format(STORED::read(x[i])));
 }
+
+#endif
 
 #else
 

@@ -49,9 +49,14 @@ class Kernel(NamedTuple):
     parameters: tuple[float, ...]
     block: int = 0
 
+    @property
+    def settings(self) -> tuple[int, int, int]:
+        """Number of the kernel, number of the rounding, and block."""
+        return NAMES.index(self.name), ROUNDINGS.index(self.rounding), self.block
+
     def run(self, x: Tensor) -> tuple[Tensor, bool]:
         """Return the values of `x`, and True if `x` is known to be in the range."""
-        settings = NAMES.index(self.name), ROUNDINGS.index(self.rounding), self.block
+        settings = self.settings
         if x.is_cuda:
             run = torch.ops.mase.quantize if is_traced(x) else gpu_formats.quantize
             return run(x.contiguous(), *settings, self.parameters), False
@@ -65,9 +70,13 @@ class Kernel(NamedTuple):
 
     def call(self, x: Tensor) -> Tensor:
         """Return the values of `x` by the operator, which compilers do not trace into."""
-        settings = NAMES.index(self.name), ROUNDINGS.index(self.rounding), self.block
-        wide = x if x.is_cuda else x.float()
-        return torch.ops.mase.quantize(wide.contiguous(), *settings, self.parameters).to(x.dtype)
+        wide = (x if x.is_cuda else x.float()).contiguous()
+        return torch.ops.mase.quantize(wide, *self.settings, self.parameters).to(x.dtype)
+
+    def run_with_gradient(self, x: Tensor, bounds: tuple[float, float] | None) -> Tensor:
+        """Return the values of `x` on a GPU; its gradient passes between `bounds`."""
+        settings = (*self.settings, self.parameters)
+        return gpu_formats.quantize_with_gradient(x.contiguous(), *settings, bounds)
 
 
 def can_call(x: Tensor) -> bool:
@@ -97,6 +106,11 @@ def can_run(x: Tensor) -> bool:
     )
 
 
+def can_train(x: Tensor) -> bool:
+    """Return True if `Kernel.run_with_gradient` accepts `x`: on a GPU, not under a tracer."""
+    return x.is_cuda and not torch.compiler.is_compiling() and can_run(x) and not is_traced(x)
+
+
 def is_traced(x: Tensor) -> bool:
     """Return True if a fake tensor mode, a tracer or a transform must see the operator."""
     return (
@@ -117,7 +131,9 @@ def can_mask(gradient: Tensor, x: Tensor) -> bool:
 
 def mask(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:
     """Return the gradient where low <= x <= high, else 0, in one pass."""
-    return torch.ops.mase.mask(gradient, x, low, high)
+    if is_traced(x):
+        return torch.ops.mase.mask(gradient, x, low, high)
+    return (gpu_formats.mask if x.is_cuda else _run_mask)(gradient, x, low, high)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from chop.config import check_fields
 from chop.errors import ConfigError, RegistryError
-from chop.nn.quantizers.kernels import Kernel, can_call, can_mask, can_run, mask
+from chop.nn.quantizers.kernels import Kernel, can_call, can_mask, can_run, can_train, mask
 from chop.nn.quantizers.rounding import Rounding, make_noise
 from chop.nn.quantizers.spelling import IN_FILE_NAMES, Stem, own_stem, resolve, spell
 from chop.registry import Registry
@@ -208,9 +208,24 @@ class Quantizer:
         """Return `quantize(x)`, by native code if possible, with a straight-through gradient."""
         if not isinstance(x, Tensor):
             raise ConfigError(f"{self.name}: expected a tensor, got {type(x).__name__}.")
-        if x.requires_grad and torch.is_grad_enabled():
+        if not (x.requires_grad and torch.is_grad_enabled()):
+            return self._values(x)[0]
+        kernel = self._training_kernel if can_train(x) else None
+        if kernel is None:
             return _StraightThrough.apply(x, self)
-        return self._values(x)[0]
+        return kernel.run_with_gradient(x, self._constant_range)
+
+    @functools.cached_property
+    def _training_kernel(self) -> Kernel | None:
+        """Native code with a gradient on a GPU; the range must not depend on the tensor."""
+        kernel, has_own_rule = self._kernel, type(self).clip_range is not Quantizer.clip_range
+        if kernel is None or has_own_rule:
+            return None
+        return kernel if not kernel.block or self._constant_range is None else None
+
+    @functools.cached_property
+    def _constant_range(self) -> tuple[float, float] | None:
+        return None if self.ste == "identity" or self.range == EVERYWHERE else self.range
 
     def _values(self, x: Tensor) -> tuple[Tensor, bool]:
         """Return the values, and True if all of `x` is known to be in the range."""
