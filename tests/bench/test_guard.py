@@ -64,7 +64,7 @@ def test_the_formats_of_the_rows_exist(guard):
 
 
 def test_the_baseline_is_a_commit_of_this_repository(guard):
-    commit = guard.BASELINE.read_text().strip()
+    commit, _ = guard.baseline()
     assert len(commit) == 40 and set(commit) <= set("0123456789abcdef")
 
 
@@ -107,6 +107,27 @@ def test_results_that_differ_fail_before_anything_is_timed(guard, sides):
     answers["new"]["value"] = "other"
     result = guard.compare_row("attention", "cpu", places, seconds=1.0)
     assert result.verdict == "RESULTS DIFFER" and result.ratio is None and result.is_failure
+
+
+def with_baseline(guard, monkeypatch, tmp_path, text):
+    file = tmp_path / "guard_baseline.txt"
+    file.write_text(text)
+    monkeypatch.setattr(guard, "BASELINE", file)
+
+
+def test_a_row_that_changed_on_purpose_is_timed(guard, sides, monkeypatch, tmp_path):
+    with_baseline(guard, monkeypatch, tmp_path, f"{'0' * 40}\nattention: rounds once\n")
+    places, answers = sides
+    answers["new"]["value"] = "other"
+    result = guard.compare_row("attention", "cpu", places, seconds=1.0)
+    assert result.verdict == "equal" and result.ratio == 1.0
+    assert guard.baseline() == ("0" * 40, {"attention": "rounds once"})
+
+
+def test_a_changed_row_must_exist(guard, monkeypatch, tmp_path):
+    with_baseline(guard, monkeypatch, tmp_path, f"{'0' * 40}\natention: rounds once\n")
+    with pytest.raises(guard.GuardError, match="no row atention"):
+        guard.baseline()
 
 
 FAULTS = {
