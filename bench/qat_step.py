@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
 import statistics
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 sys.path.append(sys.path.pop(0))  # this folder last: its graph.py is not the package
@@ -102,36 +103,46 @@ def _never(*tensors: torch.Tensor) -> bool:
     return False
 
 
-def step_ratio(
-    name: str, device: str, batch: int, length: int, rounds: int, *, compiles: bool
-) -> dict[str, Any]:
-    """Return the medians of both steps and their ratio, after a check of the gradients."""
+class Subject(NamedTuple):
+    """A batch, the float model before training, and the one that is timed with every format."""
+
+    inputs: dict[str, torch.Tensor]
+    source: nn.Module
+    model: nn.Module
+    program: Timed
+
+
+def subject(device: str, batch: int, length: int, *, compiles: bool) -> Subject:
+    """Return the float model on a device, ready to be timed."""
     # Else the compiler may choose a faster, coarser product for one of the two models alone.
     torch.set_float32_matmul_precision("high" if device == "cuda" else "highest")
     model = bert().to(device)
-    quantised, info = quantize_transform_pass(copy.deepcopy(model), rules(name))
-    assert len(info["quantized"]) == LINEAR_LAYERS, f"quantised {len(info['quantized'])} layers"
     ids = torch.randint(0, 30000, (batch, length), device=device)
     inputs = {"input_ids": ids, "labels": torch.zeros(batch, dtype=torch.long, device=device)}
-    references = [plain_gradients(module, inputs) for module in (model, quantised)]
+    source = copy.deepcopy(model)
+    return Subject(inputs, source, model, program(model, inputs, compiles=compiles))
+
+
+def program(model: nn.Module, inputs: dict[str, torch.Tensor], *, compiles: bool) -> Timed:
+    """Return a training step of `model` that is checked by its gradients before it is timed."""
+    reference = plain_gradients(model, inputs)
     if compiles:
-        for module in (model, quantised):
-            module.compile(mode="reduce-overhead")
-    programs = {
-        kind: Timed(
-            stepper(module, inputs),
-            reference,
-            MOST_GRADIENT_ERROR,
-            lambda module=module: gradients(module, inputs),
-        )
-        for kind, module, reference in zip(
-            ("float", "quantised"), (model, quantised), references, strict=True
-        )
-    }
-    times = compare(programs, rounds=rounds)
+        model.compile(mode="reduce-overhead")
+    check = functools.partial(gradients, model, inputs)
+    return Timed(stepper(model, inputs), reference, MOST_GRADIENT_ERROR, check)
+
+
+def step_ratio(name: str, chosen: Subject, rounds: int, *, compiles: bool) -> dict[str, Any]:
+    """Return the medians of both steps and their ratio, after a check of the gradients."""
+    quantised, info = quantize_transform_pass(copy.deepcopy(chosen.source), rules(name))
+    assert len(info["quantized"]) == LINEAR_LAYERS, f"quantised {len(info['quantized'])} layers"
+    own = program(quantised, chosen.inputs, compiles=compiles)
+    chosen.model.load_state_dict(chosen.source.state_dict())  # trained with the format before
+    times = compare({"float": chosen.program, "quantised": own}, rounds=rounds)
+    batch, length = chosen.inputs["input_ids"].shape
     return {
         "format": name,
-        "device": device,
+        "device": chosen.inputs["input_ids"].device.type,
         "batch": batch,
         "length": length,
         "compiled": "reduce-overhead" if compiles else "no",
@@ -140,6 +151,14 @@ def step_ratio(
         "quantised_seconds": times["quantised"].median,
         "step_ratio": statistics.median(times["quantised"].ratios(times["float"])),
     }
+
+
+def device_rows(device: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the rows of all formats on a device."""
+    batch, length = (GPU_BATCH, GPU_LENGTH) if device == "cuda" else (args.batch, args.length)
+    compiles = device == "cuda" and not args.eager
+    chosen = subject(device, batch, length, compiles=compiles)
+    return [step_ratio(name, chosen, args.rounds, compiles=compiles) for name in args.formats]
 
 
 def quantize_seconds() -> dict[str, float]:
@@ -172,13 +191,7 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="do not compile on a GPU")
     args = parser.parse_args()
     times = quantize_seconds()
-    shapes = {"cpu": (args.batch, args.length), "cuda": (GPU_BATCH, GPU_LENGTH)}
-    cases = [(device, *shapes[device]) for device in args.devices]
-    rows = [
-        step_ratio(name, *case, args.rounds, compiles=case[0] == "cuda" and not args.eager)
-        for case in cases
-        for name in args.formats
-    ]
+    rows = [row for device in args.devices for row in device_rows(device, args)]
     print(tabulate(rows, headers="keys", floatfmt=".3f"))
     print(f"quantise 74 layers: graph {times['graph']:.3f} s, module {times['module']:.3f} s")
     name = "qat_step_gpu" if "cuda" in args.devices else "qat_step"
