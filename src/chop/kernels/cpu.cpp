@@ -77,3 +77,26 @@ extern "C" __attribute__((visibility("default"))) int mase_packed_linear(
     i64 columns, i64 group, int rounds, int threads) {
   return LINEAR[format]({x, codes, scales, y, batch, {rows, columns, group}, rounds != 0, threads});
 }
+
+// Adds the group sums of x times one float32 offset per row and group to y.
+extern "C" __attribute__((visibility("default"))) void mase_add_offsets(
+    const float* x, const float* offsets, float* y, i64 batch, i64 rows, i64 columns, i64 group,
+    int threads) {
+  const i64 groups = Shape{rows, columns, group}.groups();
+  std::vector<float> sums;
+  for (i64 b = 0; b < batch; ++b)
+    for (i64 first = b * columns; first < (b + 1) * columns; first += group) {
+      const i64 last = min(first + group, (b + 1) * columns);
+      float sum = 0.0f;
+      for (i64 i = first; i < last; ++i) sum += x[i];
+      sums.push_back(sum);
+    }
+  shared(rows, threads, [&](i64 first, i64 last) {
+    for (i64 row = first; row < last; ++row)
+      for (i64 b = 0; b < batch; ++b) {
+        float product = 0.0f;
+        float_products<1>(offsets + row * groups, sums.data() + b * groups, groups, &product, 1);
+        y[b * rows + row] += product;
+      }
+  });
+}

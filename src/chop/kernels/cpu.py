@@ -29,7 +29,9 @@ def library() -> ctypes.CDLL | None:
     pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     built.mase_unpack.argtypes = [number, *[pointer] * 3, *[size] * 3, number, number]
     built.mase_packed_linear.argtypes = [number, *[pointer] * 4, *[size] * 4, number, number]
+    built.mase_add_offsets.argtypes = [*[pointer] * 3, *[size] * 4, number]
     built.mase_unpack.restype, built.mase_packed_linear.restype = None, number
+    built.mase_add_offsets.restype = None
     return built
 
 
@@ -69,6 +71,21 @@ def rounded_linear(
 ) -> Tensor | None:
     """Return `linear` of `x` rounded to MXINT8 in blocks of 32; None without a kernel."""
     return _product(x, codes, scales, bias, format, group_size, rounds=True)
+
+
+def add_offsets(y: Tensor, x: Tensor, offsets: Tensor, group_size: int) -> bool:
+    """Add the product of `x` with a weight of one offset per group to `y`; False if it cannot."""
+    built, columns = library(), x.shape[-1]
+    batch = x.numel() // max(columns, 1)
+    is_float = all(t.dtype is torch.float32 and t.is_contiguous() for t in (x, y, offsets))
+    if built is None or not is_float or not 0 < batch <= MAX_BATCH:
+        return False
+    rows = offsets.shape[0]
+    built.mase_add_offsets(
+        x.data_ptr(), offsets.data_ptr(), y.data_ptr(), batch, rows, columns, group_size,
+        _threads(rows * columns),
+    )  # fmt: skip
+    return True
 
 
 def _product(

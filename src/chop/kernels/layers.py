@@ -21,7 +21,7 @@ from chop.kernels.ops import (
     PackedTensor,
     multiply,
     multiply_rounded,
-    offset_product,
+    multiply_with_offsets,
     pack,
     packed_embedding,
     unpack,
@@ -124,8 +124,7 @@ class QLinearPacked(nn.Module):
         parts = (*weight, self.format, self.group_size)
         if OFFSETS in own:
             x = self._rounded("data_in", x)
-            total = multiply(x, *parts) + offset_product(x, own[OFFSETS], self.group_size)
-            return self._rounded("data_out", total)
+            return self._rounded("data_out", multiply_with_offsets(x, *parts, own[OFFSETS]))
         if not self.quantizers:
             return multiply(x, *parts)
         y = None

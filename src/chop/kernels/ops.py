@@ -172,9 +172,10 @@ def add_offsets(values: Tensor, offsets: Tensor, group_size: int) -> Tensor:
 def offset_product(x: Tensor, offsets: Tensor, group_size: int) -> Tensor:
     """Return the product of `x` with a weight of offsets alone: group sums times offsets."""
     columns = x.shape[-1]
-    whole = groups_of(columns, group_size) * group_size
-    padded = x if whole == columns else torch.nn.functional.pad(x, (0, whole - columns))
-    sums = padded.reshape(*x.shape[:-1], -1, group_size).sum(-1)
+    groups = groups_of(columns, group_size)
+    missing = groups * group_size - columns
+    padded = torch.nn.functional.pad(x, (0, missing)) if missing else x
+    sums = padded.reshape(*x.shape[:-1], groups, group_size).sum(-1)
     return torch.nn.functional.linear(sums, offsets.to(x.dtype))
 
 
@@ -186,10 +187,10 @@ def packed_linear(x: Tensor, weight: PackedTensor, bias: Tensor | None = None) -
     if not isinstance(weight, PackedTensor) or not _fits(x, weight, bias):
         _want_packed(weight, "packed_linear")
         _explain_misfit(x, weight, bias)
-    y = multiply(x, weight.codes, weight.scales, bias, weight.format, weight.group_size)
+    parts = (weight.codes, weight.scales, bias, weight.format, weight.group_size)
     if weight.offsets is None:
-        return y
-    return y + offset_product(x, weight.offsets, weight.group_size)
+        return multiply(x, *parts)
+    return multiply_with_offsets(x, *parts, weight.offsets)
 
 
 def multiply(
@@ -207,6 +208,18 @@ def multiply(
         return back_end.linear(x, codes, scales, bias, format, group_size)
     with torch._C._AutoDispatchBelowAutograd():
         return run(x, codes, scales, bias, format, group_size)
+
+
+def multiply_with_offsets(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, format: str, group_size: int,
+    offsets: Tensor,
+) -> Tensor:  # fmt: skip
+    """Return `multiply` plus `offset_product`; on a CPU without gradients in two native calls."""
+    y = multiply(x, codes, scales, bias, format, group_size)
+    is_seen = torch.compiler.is_compiling() or y.requires_grad or _is_watched(x, codes)
+    if x.is_cpu and not is_seen and cpu.add_offsets(y, x, offsets, group_size):
+        return y
+    return y + offset_product(x, offsets, group_size)
 
 
 def multiply_rounded(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import itertools
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from torch import Tensor, fx, nn
 from chop.errors import GraphError
 from chop.ir import kv_cache
 from chop.ir.guards import guards_of
-from chop.ir.node_arguments import tensors_in
 from chop.ir.outputs import template_of
 from chop.ir.store.traced import TracedModule
 
@@ -139,7 +139,8 @@ class _GraphModel:
     @property
     def device(self: Any) -> torch.device:
         """Device of the first tensor: a packed model may have no parameters."""
-        tensors = tensors_in((*self.captured.parameters(), *self.captured.buffers()))
+        # only as far as the first: transformers asks for it several times a token
+        tensors = itertools.chain(self.captured.parameters(), self.captured.buffers())
         return next(tensors, torch.empty(0)).device
 
     @property
