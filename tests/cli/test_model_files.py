@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,6 +158,24 @@ def test_a_program_of_torch_export_is_refused_with_the_way_round(mase, tmp_path)
     ran = mase("trace m.pt2")
     assert ran.code != 0 and "a program of torch.export" in ran.err
     assert "file.py:function" in ran.err
+
+
+class RunsCode:
+    """An object whose pickle writes a file when it is read."""
+
+    def __reduce__(self):
+        return (Path("ran").write_text, ("code of the file",))
+
+
+def test_archives_of_torch_are_refused_unread(mase, tmp_path) -> None:
+    torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2)).save(tmp_path / "script.pt")
+    torch.save(torch.nn.Linear(2, 2).state_dict(), tmp_path / "state.pt")
+    torch.save(RunsCode(), tmp_path / "pickle.pt")
+    kinds = {"script.pt": "a TorchScript program", "state.pt": "a file of torch.save"}
+    for name, reason in {**kinds, "pickle.pt": "a file of torch.save"}.items():
+        ran = mase(f"trace {name}")
+        assert ran.code != 0 and reason in ran.err and "file.py:function" in ran.err
+    assert not (tmp_path / "ran").exists()
 
 
 def test_an_onnx_file_is_the_model_of_a_command(mase, tmp_path) -> None:

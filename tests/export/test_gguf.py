@@ -1,6 +1,7 @@
 """GGUF files: what the format's own reader makes of them, and what comes back."""
 
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from torch import nn
 import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ChopError, ExportError
-from chop.export import from_gguf, to_gguf
+from chop.export import exported_weights, from_gguf, to_gguf
 from chop.export.gguf_file import GGUFFile
 from chop.export.gguf_types import TYPES
 
@@ -96,6 +97,21 @@ def test_a_packed_model_keeps_its_values_exactly(tmp_path):
     assert [r.written for r in report.records].count("MXFP4") == 16
     assert report.bits < 5
     assert torch.allclose(logits(from_gguf(tmp_path / "m.gguf")), logits(mg), atol=1e-4)
+
+
+def test_a_packed_model_is_unpacked_one_tensor_at_a_time(tmp_path, monkeypatch):
+    mg, _ = passes.pack_weights_transform_pass(graph_of("llama"), {"format": "mxfp4"})
+    unpacked, weights, most = exported_weights._packed, [], 0
+
+    def counted(layer):
+        nonlocal most
+        weights.append(weakref.ref(weight := unpacked(layer)))
+        most = max(most, sum(each() is not None for each in weights))
+        return weight
+
+    monkeypatch.setattr(exported_weights, "_packed", counted)
+    to_gguf(mg, tmp_path / "m.gguf", "F32")
+    assert 1 <= most <= 3  # the table, the head, and the tensor before
 
 
 @pytest.mark.parametrize(

@@ -167,9 +167,9 @@ def prelu(draw, shape):
 
 
 def padded_conv(draw, shape):
-    rows, columns = draw.randint(0, 1), draw.randint(0, 2)
-    pad = nn.ZeroPad2d((columns, columns, rows, rows))
-    kernel = min(2, shape[1] + 2 * rows), min(3, shape[2] + 2 * columns)
+    left, right, above, below = (draw.randint(0, most) for most in (2, 2, 1, 1))
+    pad = nn.ZeroPad2d((left, right, above, below))
+    kernel = min(2, shape[1] + above + below), min(3, shape[2] + left + right)
     return nn.Sequential(pad, _filled(draw, nn.Conv2d(shape[0], draw.randint(1, 3), kernel)))
 
 

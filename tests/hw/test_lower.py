@@ -66,6 +66,11 @@ CASES = {
     "prelu of a vector": (nn.PReLU(6, 0.3), VECTOR),
     "prelu with one slope": (nn.PReLU(1, -0.5), IMAGE),
     "pad": (nn.Sequential(nn.ZeroPad2d((2, 2, 0, 0)), nn.Conv2d(2, 3, 3, padding=(1, 0))), IMAGE),
+    "pad unlike": (
+        nn.Sequential(nn.ZeroPad2d((0, 1, 2, 0)), nn.Conv2d(2, 3, 3, 2, padding=(0, 1))),
+        IMAGE,
+    ),
+    "pad of unlike rows": (nn.Sequential(nn.ZeroPad1d((2, 0)), nn.Conv1d(3, 2, 3)), ROWS),
     "pad of rows as function": (
         functional(lambda m, x: m.conv(nn.functional.pad(x, (1, 1))), conv=nn.Conv1d(3, 2, 3)),
         ROWS,
@@ -170,10 +175,10 @@ REFUSED = {
     "adaptive": (nn.AdaptiveAvgPool2d(2), IMAGE, "output_size = 2. Allowed: output_size = 1"),
     "quotient": (functional(lambda m, x: x / 3), VECTOR, "a quotient over 3.0. Allowed: over"),
     "indexing": (functional(lambda m, x: x[0]), ROWS, "a part of the batch. Allowed: some"),
-    "pad unlike": (
-        nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(2, 3, 3)),
+    "pad that crops": (
+        nn.Sequential(nn.ZeroPad2d((0, -1, 0, 1)), nn.Conv2d(2, 3, 3)),
         IMAGE,
-        r"pad = \(0, 1, 0, 1\). Allowed: as many zeros on both",
+        r"pad = \(0, -1, 0, 1\). Allowed: 0 or more zeros before and behind",
     ),
     "pad of ones": (
         nn.Sequential(nn.ConstantPad2d(1, 1.0), nn.Conv2d(2, 3, 3)),

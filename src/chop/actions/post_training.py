@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from torch import Tensor
 
 from chop.actions.weight_budget import WeightBudget
 from chop.errors import ConfigError, RegistryError
@@ -26,6 +29,8 @@ from chop.passes import (
     sensitivity_analysis_pass,
     smooth_transform_pass,
 )
+from chop.passes.graph.analysis.sensitivity import outputs
+from chop.passes.ptq.observe.held_back import fallbacks
 from chop.passes.rewrite.lift_layers import lift_products
 from chop.registry import Registry, suggest
 
@@ -126,11 +131,13 @@ Run = Callable[[MaseGraph, Sequence[Any], Settings], dict[str, Any]]
 class QuantizationMethod:
     """A method that keeps accuracy without training; it changes the graph and returns records.
 
-    `when`: it runs on the float graph (before) or on the quantised one (after).
+    `when`: it runs on the float graph (before) or on the quantised one (after). `is_checked`: it
+    does not test its layers itself, so the quantised model is compared with and without it.
     """
 
     run: Run
     when: When
+    is_checked: bool = False
 
     @property
     def label(self) -> str:
@@ -145,11 +152,11 @@ To add one, write `function(graph, batches, settings) -> records` under `@method
 """
 
 
-def method(name: str, *, when: When) -> Callable[[Run], Run]:
+def method(name: str, *, when: When, is_checked: bool = False) -> Callable[[Run], Run]:
     """Register a function as the method `name`."""
 
     def add(run: Run) -> Run:
-        METHODS.register(name, QuantizationMethod(run, when))
+        METHODS.register(name, QuantizationMethod(run, when, is_checked))
         return run
 
     return add
@@ -161,14 +168,14 @@ def _nearest(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> di
     return {}
 
 
-@method("rotate", when="before")
+@method("rotate", when="before", is_checked=True)
 def _rotate(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
     """Rotate the residual stream and the values within heads, so that no channel stands out."""
     _, rotated = rotate_transform_pass(graph, dict(settings.options))
     return {"rotated": rotated}
 
 
-@method("equalize", when="before")
+@method("equalize", when="before", is_checked=True)
 def _equalize(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
     """Scale the channels between two layers so that both weights have the same range."""
     _, equalized = equalize_transform_pass(graph, dict(settings.options))
@@ -252,6 +259,53 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise ConfigError(f"quantize.options: unknown method '{name}'. {hint}")
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """Rules for formats, and the observer that chooses what they leave open."""
+
+    rules: Mapping[str, Any]
+    batches: Sequence[Any]
+    observer: str | Mapping[str, Any] | None
+    options: Mapping[str, Any]
+
+    def quantize(self, graph: MaseGraph) -> dict[str, Any]:
+        """Quantise the graph plainly; return records."""
+        rules, records = self.rules, {}
+        if self.observer is not None:
+            data = {"data": self.batches, "observer": self.observer}
+            _, calibrated = calibrate_analysis_pass(graph, {**rules, **self.options, **data})
+            rules, records["calibration"] = calibrated["config"], calibrated["table"]
+        _, info = quantize_transform_pass(graph, rules)
+        return {"quantized": info["quantized"], **records}
+
+    def error(self, graph: MaseGraph, expected: Sequence[Tensor]) -> float:
+        """Return the squared error of the outputs if `graph` is quantised; it stays unchanged."""
+        trial = _copy_with_same_tensors(graph)
+        self.quantize(trial)
+        results = zip(outputs(trial, [*self.batches], "quantize"), expected, strict=True)
+        return sum(float((a.double() - b.double()).square().sum()) for a, b in results)
+
+    def is_worse_with(self, each: QuantizationMethod, graph: MaseGraph, own: Settings) -> bool:
+        """Return True if the quantised model is worse with a method than without it."""
+        if not self.batches:
+            return False
+        changed = _copy_with_same_tensors(graph)
+        each.run(changed, self.batches, own)
+        expected = list(outputs(graph, [*self.batches], "quantize"))
+        return self.error(changed, expected) > self.error(graph, expected)
+
+
+def _copy_with_same_tensors(graph: MaseGraph) -> MaseGraph:
+    """Return a copy of the graph that shares the parameters and buffers."""
+    shared = {id(t): t for t in (*graph.model.parameters(), *graph.model.buffers())}
+    return copy.deepcopy(graph, shared)
+
+
+FALLBACKS = "fallbacks"
+"""Key of the record with the modules that each method left plain."""
+WHOLE_MODEL = "the whole model"
+
+
 def quantize_with_data(
     graph: MaseGraph,
     rules: Mapping[str, Any],
@@ -269,23 +323,35 @@ def quantize_with_data(
     methods for the quantised graph run. Methods of one kind run in the order of their names.
     `options`: further arguments of a method's pass by name, "calibrate" for the observer. `keep`:
     folder of finished layers, from which the same call resumes after an interruption.
+    The record `fallbacks` has, by method, the modules for which rounding to nearest was better.
     """
     chosen, more = methods_named(method), options or {}
     check_options(more)
-    records: dict[str, Any] = {}
+    records: dict[str, Any] = {FALLBACKS: {}}
+    plan = _Plan(rules, batches, observer, more.get(CALIBRATE, {}))
 
     def apply(when: When) -> None:
         for name, each in chosen.items():
             if each.when == when:
                 logger.info("quantize: %s", name)
-                records.update(each.run(graph, batches, Settings(rules, more.get(name, {}), keep)))
+                settings = Settings(rules, more.get(name, {}), keep)
+                if each.is_checked and plan.is_worse_with(each, graph, settings):
+                    logger.warning("quantize: %s makes the model worse and is left out.", name)
+                    records[FALLBACKS][name] = [WHOLE_MODEL]
+                    continue
+                own = each.run(graph, batches, settings)
+                records[FALLBACKS].update(_fallbacks(name, own))
+                records.update(own)
 
     lift_products(graph)  # so that methods change the layers that are quantised
     apply("before")
-    if observer is not None:
-        args = {**rules, **more.get(CALIBRATE, {}), "data": batches, "observer": observer}
-        _, calibrated = calibrate_analysis_pass(graph, args)
-        rules, records["calibration"] = calibrated["config"], calibrated["table"]
-    _, info = quantize_transform_pass(graph, rules)
+    records.update(plan.quantize(graph))
     apply("after")
-    return {"quantized": info["quantized"], **records}
+    return records
+
+
+def _fallbacks(name: str, records: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the modules that the method `name` left plain, by its name; {} if there are none."""
+    rows = [row for part in records.values() if isinstance(part, list) for row in part]
+    modules = fallbacks([row for row in rows if isinstance(row, Mapping)])
+    return {name: modules} if modules else {}

@@ -60,15 +60,36 @@ def _is_compressed(folder: Path) -> bool:
     return isinstance(settings, dict) and settings.get("quant_method") == COMPRESSED
 
 
+BUILD_IT = "Give the function that builds the model (file.py:function)"
+REFUSED = (
+    (
+        "archive_format",
+        "a program of torch.export, which has ATen operators in place of layers. "
+        f"{BUILD_IT}, or write the program as ONNX: "
+        "torch.onnx.export(torch.export.load(path), f='model.onnx').",
+    ),
+    (
+        "constants.pkl",
+        "a TorchScript program: reading it runs the code in the file, and it has operators in "
+        f"place of layers. {BUILD_IT}, or, if you trust the file, write it as ONNX: "
+        "torch.onnx.export(torch.jit.load(path), inputs, 'model.onnx', dynamo=False).",
+    ),
+    (
+        "data.pkl",
+        "a file of torch.save, whose pickle can run code when it is read, and which has weights "
+        f"without the code of the model. {BUILD_IT}, which may load the weights with "
+        "torch.load(path, weights_only=True).",
+    ),
+)
+"""Archives of torch that are refused: a file inside, and the reason with the remedy."""
+
+
 def _refuse_program(path: Path) -> None:
-    """Raise for a file of torch.export, whose graph has operators in place of layers."""
-    names = zipfile.ZipFile(path).namelist()
-    if any(name.endswith("archive_format") for name in names):
-        raise SourceError(
-            f"{path}: a program of torch.export, which has ATen operators in place of layers. "
-            "Give the function that builds the model (file.py:function), or write the program as "
-            "ONNX: torch.onnx.export(torch.export.load(path), f='model.onnx')."
-        )
+    """Raise for an archive of torch; nothing in it is read but the names of its files."""
+    names = {name.rpartition("/")[2] for name in zipfile.ZipFile(path).namelist()}
+    for inside, reason in REFUSED:
+        if inside in names:
+            raise SourceError(f"{path}: {reason}")
 
 
 def tokenizer_folder(path: Path, kind: str) -> tempfile.TemporaryDirectory[str] | str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,17 +71,32 @@ class Weight:
         return None if coded is None else powers_of(coded) * step
 
 
+Load = Callable[[], Weight]
+"""Function that returns a weight; a packed one is unpacked at each call."""
+
+
 def weights_of(graph: MaseGraph) -> dict[str, Weight]:
     """Return every parameter and buffer by its name in the model."""
-    weights: dict[str, Weight] = {}
+    return {name: load() for name, load in weight_loaders(graph).items()}
+
+
+def weight_loaders(graph: MaseGraph) -> dict[str, Load]:
+    """Return a function for every parameter and buffer, so that one is unpacked at a time."""
+    loaders: dict[str, Load] = {}
     for path, module in graph.model.named_modules():
         prefix = f"{path}." if path else ""
-        for name, weight in _own_weights(module, path):
-            weights.setdefault(f"{prefix}{name}", weight)
-    return weights
+        for name, load in _own_weights(module, path):
+            loaders.setdefault(f"{prefix}{name}", load)
+    return loaders
 
 
-def _own_weights(module: nn.Module, path: str) -> Iterator[tuple[str, Weight]]:
+def _loaded(*parts: Any, **named: Any) -> Load:
+    """Return a function that returns this weight."""
+    weight = Weight(*parts, **named)
+    return lambda: weight
+
+
+def _own_weights(module: nn.Module, path: str) -> Iterator[tuple[str, Load]]:
     """Yield the weights of the layer itself, without those of its children."""
     if isinstance(module, LoRALinear):
         raise ExportError(
@@ -88,20 +104,20 @@ def _own_weights(module: nn.Module, path: str) -> Iterator[tuple[str, Weight]]:
             "Run fuse_lora_weights_transform_pass first."
         )
     if isinstance(module, (*PACKED_LAYERS, SemiStructuredLinear)):
-        yield "weight", _packed(module)
+        yield "weight", functools.partial(_packed, module)
         bias = module._parameters.get("bias")
         if bias is not None:
-            yield "bias", Weight(bias.detach())
+            yield "bias", _loaded(bias.detach())
         return
     formatted = module.stored_values() if isinstance(module, HasFormats) else {}
     for name, stored in formatted.items():
         is_linear = isinstance(module, nn.Linear | CodedLinear)
-        yield name, Weight(stored.values, stored.format, stored.scale, is_linear)
+        yield name, _loaded(stored.values, stored.format, stored.scale, is_linear)
     if isinstance(module, Masked):
         module.write_zeros()
     for name, tensor in (*module._parameters.items(), *module._buffers.items()):
         if tensor is not None and name not in formatted:
-            yield name, Weight(tensor.detach(), is_linear=isinstance(module, nn.Linear))
+            yield name, _loaded(tensor.detach(), is_linear=isinstance(module, nn.Linear))
 
 
 def as_in(model: nn.Module, name: str, weight: Weight) -> Tensor:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +17,7 @@ from torch import Tensor
 from chop.arguments import NEW_FILE, an, takes
 from chop.errors import ExportError
 from chop.export.export_report import ExportReport, TensorRecord
-from chop.export.exported_weights import Weight, check_activations, weights_of
+from chop.export.exported_weights import Load, Weight, check_activations, weight_loaders
 from chop.export.gguf_families import GGUFFamily, family_of, rows_of
 from chop.export.gguf_file import GGUFTensor, write_gguf
 from chop.export.gguf_tokenizer import tokenizer_metadata
@@ -35,30 +38,58 @@ GRAPH = an(MaseGraph, "a MaseGraph")
 
 @dataclass(frozen=True)
 class _Placed:
-    """Tensor with its type in the file."""
+    """Tensor with its type in the file; `data` returns its bytes."""
 
     name: str
     source: str
-    weight: Weight
+    text: str
+    shape: tuple[int, ...]
     kind: GGUFType
     is_exact: bool
     note: str
+    data: Callable[[], np.ndarray]
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
 
     def record(self) -> TensorRecord:
-        count, kind = self.weight.values.numel(), self.kind
-        parts = (self.name, self.source, self.weight.text, kind.name, count, kind.size(count))
+        """Return the tensor's row of the report."""
+        sizes = (self.count, self.kind.size(self.count))
+        parts = (self.name, self.source, self.text, self.kind.name, *sizes)
         return TensorRecord(*parts, self.is_exact, self.note)
 
-    def data(self) -> np.ndarray:
-        exact: np.ndarray | None = None
-        if self.is_exact:
-            exact = _exact_bytes(self.weight, self.kind)
-        if exact is not None:
-            return exact
-        blocks = blocks_of(self.weight.values.numpy(), self.kind)
-        assert blocks is not None, f"{self.name}: rows do not divide"
-        rounded: np.ndarray = self.kind.nearest(blocks)
-        return rounded
+
+def _placed(
+    target: str, source: str, weight: Weight, kind: GGUFType, exact: np.ndarray | None, note: str
+) -> _Placed:
+    """Return the tensor in a type; `exact`: its bytes, if the type holds its values exactly.
+
+    The bytes of a weight with a format are stored, the weight itself is not: its values take eight
+    times as much memory. A float weight belongs to the model anyway.
+    """
+
+    def rounded() -> np.ndarray:
+        blocks = blocks_of(weight.values.numpy(), kind)
+        assert blocks is not None, f"{target}: rows do not divide"
+        result: np.ndarray = kind.nearest(blocks)
+        return result
+
+    is_exact, is_float = exact is not None, weight.format is None
+    if is_float and is_exact:
+        data: Callable[[], np.ndarray] = functools.partial(_exact_bytes, weight, kind)
+    elif is_float:
+        data = rounded
+    else:
+        stored = rounded() if exact is None else exact
+        data = functools.partial(_stored, stored)
+    shape = tuple(weight.values.shape)
+    return _Placed(target, source, weight.text, shape, kind, is_exact, note, data)
+
+
+def _stored(data: np.ndarray) -> np.ndarray:
+    return data
 
 
 @takes(ExportError, mg=GRAPH, path=NEW_FILE)
@@ -85,10 +116,14 @@ def to_gguf(
     config: Any = getattr(mg.model, "config", None)
     family = family_of(config, "to_gguf")
     dropped = check_activations(mg, "gguf", fallback)
-    placed = [_place(t, w, s, format, fallback) for t, s, w in _tensors(mg, family, config)]
+    placed = [
+        _place(target, _arranged(load(), source, family, config), source, format, fallback)
+        for target, source, load in _tensors(mg, family)
+    ]
+    _check_complete(placed, family, config)
     sizes: Counter[str] = Counter()
     for each in placed:
-        sizes[each.kind.name] += each.weight.values.numel()
+        sizes[each.kind.name] += each.count
     file_type = TYPES[max(sizes, key=sizes.__getitem__)].file_type  # that of most elements
     metadata = {
         "general.architecture": family.architecture,
@@ -98,18 +133,17 @@ def to_gguf(
         **{f"{family.architecture}.{k}": v for k, v in family.metadata(config).items()},
         **tokenizer_metadata(tokenizer, config.vocab_size),
     }
-    tensors = [GGUFTensor(p.name, tuple(p.weight.values.shape), p.kind, p.data) for p in placed]
+    tensors = [GGUFTensor(p.name, p.shape, p.kind, p.data) for p in placed]
     write_gguf(Path(path), metadata, tensors)
     return ExportReport("gguf", Path(path), [p.record() for p in placed], dropped)
 
 
-def _tensors(mg: MaseGraph, family: GGUFFamily, config: Any) -> list[tuple[str, str, Weight]]:
-    """Return target name, source name and arranged weight of each tensor."""
-    tensors = []
-    weights = weights_of(mg)
+def _tensors(mg: MaseGraph, family: GGUFFamily) -> Iterator[tuple[str, str, Load]]:
+    """Yield target name, source name and a function that returns the weight of each tensor."""
+    loaders = weight_loaders(mg)
     sources = {target: f"{source}.weight" for source, target in family.names.items()}
-    head, table = sources["output"], weights.get(sources["token_embd"])
-    for name, weight in weights.items():
+    head, table = sources["output"], loaders.get(sources["token_embd"])
+    for name, load in loaders.items():
         if family.is_ignored(name) or name.endswith(("_mask", "_scale", "_point")):
             continue  # the parts of a weight that is stored as a whole
         target = family.target(name)
@@ -117,33 +151,29 @@ def _tensors(mg: MaseGraph, family: GGUFFamily, config: Any) -> list[tuple[str, 
             raise ExportError(
                 f"to_gguf: tensor '{name}' has no place in a {family.architecture} file."
             )
-        if name == head and table is not None and _same(weight.values, table.values):
+        if name == head and table is not None and _same(load().values, table().values):
             continue  # llama.cpp uses the table if the head is missing
-        tensors.append((target, name, weight))
-    _check_complete(tensors, family, config)
-    return [(target, name, _arranged(w, name, family, config)) for target, name, w in tensors]
+        yield target, name, load
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.equal(a, b)
 
 
-def _check_complete(
-    tensors: list[tuple[str, str, Weight]], family: GGUFFamily, config: Any
-) -> None:
+def _check_complete(placed: Sequence[_Placed], family: GGUFFamily, config: Any) -> None:
     """Raise if the graph lacks a layer of its config, or has one of another size."""
     metadata = family.metadata(config)
-    names = {name for name, _, _ in tensors}
+    names = {each.name for each in placed}
     needed = ["token_embd.weight", "output_norm.weight"]
     needed += [f"blk.{i}.attn_output.weight" for i in range(metadata["block_count"])]
     for name in needed:
         if name not in names:
             raise ExportError(f"to_gguf: the graph has no tensor for '{name}'.")
     size = metadata["feed_forward_length"]
-    for name, source, weight in tensors:
-        if name.endswith("ffn_up.weight") and size not in weight.values.shape:
+    for each in placed:
+        if each.name.endswith("ffn_up.weight") and size not in each.shape:
             raise ExportError(
-                f"to_gguf: '{source}' has shape {list(weight.values.shape)}, and the config a "
+                f"to_gguf: '{each.source}' has shape {list(each.shape)}, and the config a "
                 f"feed-forward size of {size}: llama.cpp takes one size for all layers."
             )
 
@@ -184,16 +214,17 @@ class _Arranged(Weight):
 def _place(target: str, weight: Weight, source: str, format: str, fallback: Fallback) -> _Placed:
     """Choose the type of a tensor."""
     if weight.values.dim() == 1:  # llama.cpp adds and multiplies vectors in F32
-        return _Placed(target, source, weight, TYPES["F32"], True, "")
+        kind = TYPES["F32"]
+        return _placed(target, source, weight, kind, _exact_bytes(weight, kind), "")
     if weight.format is None:
         return _rounded(target, weight, source, format, "")
     for name in BLOCK_TYPES:
-        if _exact_bytes(weight, TYPES[name]) is not None:
-            return _Placed(target, source, weight, TYPES[name], True, "")
+        if (exact := _exact_bytes(weight, TYPES[name])) is not None:
+            return _placed(target, source, weight, TYPES[name], exact, "")
     if fallback == "float":
-        kinds = (TYPES[name] for name in FLOAT_TYPES)
-        kind = next(k for k in kinds if _exact_bytes(weight, k) is not None)
-        return _Placed(target, source, weight, kind, True, "dequantised")
+        for name in FLOAT_TYPES:
+            if (exact := _exact_bytes(weight, TYPES[name])) is not None:
+                return _placed(target, source, weight, TYPES[name], exact, "dequantised")
     if fallback == "nearest":
         return _rounded(target, weight, source, format, "rounded again")
     bits = weight.format.bits
@@ -210,8 +241,8 @@ def _rounded(target: str, weight: Weight, source: str, format: str, note: str) -
     if blocks_of(weight.values.numpy(), kind) is None:
         note = f"rows of {weight.values.shape[-1]} are not blocks of {kind.block}"
         kind = TYPES["F16"]
-    is_exact = kind.block == 1 and _exact_bytes(weight, kind) is not None
-    return _Placed(target, source, weight, kind, is_exact, note)
+    exact = _exact_bytes(weight, kind) if kind.block == 1 else None
+    return _placed(target, source, weight, kind, exact, note)
 
 
 def _exact_bytes(weight: Weight, kind: GGUFType) -> Any:

@@ -75,18 +75,18 @@ def _print(session: Session, info: dict[str, Any]) -> None:
 
 def _print_fallbacks(session: Session, folder: Path) -> None:
     """Print the layers for which a method was worse than rounding to nearest."""
+    from chop.actions.post_training import FALLBACKS
     from chop.cli.execute import RESULT
     from chop.errors import ChopError
     from chop.files import read_json
 
     file = folder / RESULT
     record = read_json(file, ChopError) if file.is_file() else {}
-    layers = record.get("layers", ()) if isinstance(record, dict) else ()
-    rows = [row for row in layers if isinstance(row, dict) and row.get("kept") == "nearest"]
-    if rows:
+    by_method = record.get(FALLBACKS) if isinstance(record, dict) else None
+    for name, modules in (by_method if isinstance(by_method, dict) else {}).items():
         session.console.say(
-            f"\n{len(rows)} of {len(layers)} layers keep rounding to nearest, which was better on "
-            f"held-back rows than the method: {', '.join(str(row.get('module')) for row in rows)}"
+            f"\n{name}: rounding to nearest was better on held-back rows, and was kept for "
+            f"{', '.join(map(str, modules))}"
         )
 
 

@@ -37,8 +37,8 @@ class Scope(Protocol):
     def note_grid(self, name: str, grid: Any) -> None:
         """Store the grid of a constant."""
 
-    def note_kind(self, name: str, kind: str) -> None:
-        """Store the type of a constant that torch lacks."""
+    def kind(self, name: str) -> str | None:
+        """Return the type of a value in ONNX, if it is known."""
 
     def attached(self, name: str) -> Tensor:
         """Return a constant as a parameter or buffer of the model."""
@@ -145,6 +145,10 @@ class Call:
                 f"its input {shown(self.name(place))} depends on values, not on sizes alone"
             )
         return numbers
+
+    def kind(self, place: int) -> str | None:
+        """Return the type of the input in ONNX, if it is known."""
+        return self.scope.kind(self.name(place)) if self.given(place) else None
 
     def dtype_of(self, place: int) -> torch.dtype | None:
         """Return the dtype of the input, or None if it is a number."""

@@ -194,10 +194,21 @@ def _cast_number(value: Any, kind: torch.dtype) -> Any:
     return value // 1 if isinstance(value, float) else value
 
 
+LAST_E4M3 = 464.0
+"""Largest number that rounds to 448, the largest of float8 e4m3; the next step would be 480."""
+
+
 def saturated(x: Tensor, kind: torch.dtype) -> Tensor:
     """Return floats in a type of 8 bits; beyond its range, its largest number."""
     most = torch.finfo(kind).max
     return x.float().clamp(-most, most).to(kind)
+
+
+def unsaturated(x: Tensor, kind: torch.dtype) -> Tensor:
+    """Return floats in a type of 8 bits; beyond its range, infinity, or NaN if it has none."""
+    if kind == torch.float8_e4m3fn:  # torch saturates
+        x = torch.where(x.abs() > LAST_E4M3, torch.nan, x)
+    return x.to(kind)
 
 
 def cast(call: Call, kind: torch.dtype) -> Any:
@@ -205,20 +216,14 @@ def cast(call: Call, kind: torch.dtype) -> Any:
     if call.is_host(0) or (call.count > 1 and call.is_host(1) and call.host(0) is not None):
         return elementwise(lambda v: _cast_number(v, kind), call.numbers_or_one(0))
     value = call.tensor(0)
-    if kind.itemsize == 1 and kind.is_floating_point and call.attribute("saturate", 1):
-        return saturated(value, kind)
+    if kind.itemsize == 1 and kind.is_floating_point:
+        return (saturated if call.attribute("saturate", 1) else unsaturated)(value, kind)
     return value if value.dtype == kind and not call.scope.is_folding else value.to(kind)
 
 
 @operator("Cast")
 def _cast(call: Call) -> Any:
-    name = call.scope.kind_of(call.attribute("to"))
-    value = cast(call, TYPES[name])
-    if name == "UINT4" and isinstance(value, Tensor):
-        return value & 15
-    if name == "INT4" and isinstance(value, Tensor):
-        return ((value + 8) & 15) - 8
-    return value
+    return cast(call, TYPES[call.scope.kind_of(call.attribute("to"))])
 
 
 @operator("CastLike")

@@ -178,6 +178,8 @@ class OnnxFile:
         if count > MOST_NODES:
             raise self.fail(f"{count} nodes. Allowed: {MOST_NODES}.")
         self.nodes = [self.node(n, i) for i, n in enumerate(graph.node)]
+        kinds = self._onnx.TensorProto.DataType
+        self.output_kinds = {o.name: kinds.Name(o.type.tensor_type.elem_type) for o in graph.output}
         self.outputs = [o.name for o in graph.output]
         self._check_order()
 

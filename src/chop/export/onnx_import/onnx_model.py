@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from chop.export.onnx_import.budget import Budget
 from chop.export.onnx_import.call import Call
 from chop.export.onnx_import.host_values import ArangeValue, as_tensor, host_of, is_host
-from chop.export.onnx_import.onnx_file import OnnxNode, Subgraph
+from chop.export.onnx_import.onnx_file import TYPES, OnnxNode, Subgraph
 from chop.export.onnx_import.quantised import Grid
 from chop.export.onnx_import.rewrites import PROBLEMS, Folded, Fused, outputs_of, run_node
 from chop.files import shown
@@ -21,6 +21,7 @@ from chop.ir.store.vocabulary import is_input_name, is_path_part
 
 DEEPEST = 24
 """Maximum depth of nested modules."""
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 MOST_STEPS = 1 << 12
 """Limit on the nodes that the graphs of `Loop` and `If` run: a few bytes can ask for any number."""
 
@@ -81,13 +82,18 @@ class OnnxModel(nn.Module):
             values |= run_node(call, file, self.budget) if self._is_building else outputs_of(call)
             for name in self._last_use.get(place, ()):
                 values.pop(name, None)
-        results = {}
-        for name in self.outputs:
-            value = self._value(name, values)
-            results[name] = (
-                as_tensor(value) if isinstance(value, ArangeValue) or is_host(value) else value
-            )
+        results = {name: self._result(name, values) for name in self.outputs}
         return results if len(results) > 1 else next(iter(results.values()))
+
+    def _result(self, name: str, values: dict[str, Any]) -> Any:
+        """Return an output in the type of the file; numbers become tensors."""
+        value = self.attached(name) if name in self.constants else values[name]
+        value = as_tensor(value) if isinstance(value, ArangeValue) or is_host(value) else value
+        kind = TYPES.get(self.folded.file.output_kinds[name])
+        if kind is None or not isinstance(value, Tensor) or value.dtype == kind:
+            return value
+        is_whole = kind in WHOLE and value.dtype in WHOLE
+        return value.to(kind) if is_whole else value  # sizes and counts are int64 inside
 
     def _check_sizes(self, values: dict[str, Any]) -> None:
         """Raise if an input has not the sizes of the file; a capture records them as guards."""
@@ -117,8 +123,8 @@ class OnnxModel(nn.Module):
     def note_grid(self, name: str, grid: Grid) -> None:
         """Do nothing: only folding stores grids."""
 
-    def note_kind(self, name: str, kind: str) -> None:
-        """Do nothing: only folding stores types."""
+    def kind(self, name: str) -> str | None:
+        return self.folded.kind(name)
 
     def attached(self, name: str) -> Tensor:
         """Return a constant as a parameter if the file has it as floats, otherwise as a buffer."""

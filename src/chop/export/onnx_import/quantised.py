@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from chop.export.onnx_import.call import Call, operator
-from chop.export.onnx_import.elementwise_operators import saturated
+from chop.export.onnx_import.elementwise_operators import saturated, unsaturated
 from chop.export.onnx_import.layer_operators import convolved
 from chop.export.onnx_import.onnx_file import BITS, TYPES
 
@@ -75,17 +75,6 @@ def _dequantize(call: Call) -> Any:
 FLOATS = {"FLOAT8E4M3FN": torch.float8_e4m3fn, "FLOAT8E5M2": torch.float8_e5m2}
 
 
-def _code_kind(call: Call) -> str:
-    """Return the type of the codes: that of the zero point, or of an attribute."""
-    if call.constant(2) is not None:
-        return call.scope.constants[call.name(2)].kind
-    number = call.attribute("output_dtype", 0)
-    if number:
-        return call.scope.kind_of(number)
-    kind = call.dtype_of(2) if call.given(2) else torch.uint8
-    return next(name for name, each in TYPES.items() if each == kind and "4" not in name[-1])
-
-
 @operator("DynamicQuantizeLinear")
 def _dynamic_quantize(call: Call) -> Any:
     """Return codes of 8 bits with a scale and a zero point from the extremes of the input."""
@@ -123,16 +112,15 @@ def _conv_integer(call: Call) -> Any:
 def _quantize(call: Call) -> Any:
     x, scale = call.tensor(0), call.tensor(1)
     axis, block = call.attribute("axis", 1), call.attribute("block_size", 0)
-    kind = _code_kind(call)
+    kind = call.scope.kind(call.node.outputs[0])
     if kind in FLOATS:
-        return saturated(x / spread(scale, x, axis, block), FLOATS[kind])
-    if kind not in BITS:
+        rounded = saturated if call.attribute("saturate", 1) else unsaturated
+        return rounded(x / spread(scale, x, axis, block), FLOATS[kind])
+    if kind is None or kind not in BITS:
         raise ValueError(f"to type {kind}. Allowed: {', '.join((*BITS, *FLOATS))}")
     whole = torch.round(x / spread(scale, x, axis, block))
     if call.given(2):
         whole = whole + spread(call.tensor(2), x, axis, block).to(x.dtype)
-    if call.scope.is_folding:
-        call.scope.note_kind(call.node.outputs[0], kind)
     return whole.clamp(*bounds_of(kind)).to(TYPES[kind])
 
 

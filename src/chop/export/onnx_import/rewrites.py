@@ -24,6 +24,7 @@ from chop.export.onnx_import.onnx_file import (
     renamed_graph,
 )
 from chop.export.onnx_import.quantised import DOMAINS, Grid, bounds_of, check_rounding, quant_bounds
+from chop.export.onnx_import.value_kinds import in_range, result_kind
 from chop.files import shown
 
 PROBLEMS = (
@@ -56,7 +57,8 @@ def outputs_of(call: Call) -> dict[str, Any]:
     """Return the outputs of a node by name."""
     node = call.node
     result = OPERATORS[node.domain, node.operator](call)
-    results = result if isinstance(result, tuple) else (result,)
+    kind = call.scope.kind(node.outputs[0])
+    results = result if isinstance(result, tuple) else (in_range(result, kind, node.operator),)
     return {name: value for name, value in zip(node.outputs, results, strict=False) if name}
 
 
@@ -77,7 +79,7 @@ class Folded:
         self.numbers: dict[str, Host | None] = {}
         self.grids: dict[str, Grid] = {}
         self.origins: dict[str, tuple[str, bool]] = {}
-        self._kinds: dict[str, str] = {}
+        self._kinds: dict[str, str | None] = {i.name: i.kind for i in file.inputs}
         self.nodes: list[OnnxNode] = []
         self.budget = Budget(file.size)
         self._names = {*file.constants, *(i.name for i in file.inputs)}
@@ -94,6 +96,7 @@ class Folded:
         for part in parts:
             if (part.domain, part.operator) not in OPERATORS:
                 raise self.file.fail(f"{part}: not a known operator. Known: {known_operators()}.")
+            self._kinds[part.outputs[0]] = result_kind(part, self.kind, self.kind_of)
             if part.domain == MAIN and part.operator in NOT_FOLDED:
                 self._add_control(part)
             elif any(name and name not in self.constants for name in part.inputs):
@@ -145,8 +148,7 @@ class Folded:
         dtypes = {torch.float32: "FLOAT", torch.float64: "DOUBLE"}
         for name, value in outputs.items():
             kind = dtypes.get(value.dtype, str(value.dtype).removeprefix("torch.").upper())
-            kind = self._kinds.get(name, kind)
-            self.constants[name] = OnnxConstant(value.contiguous(), kind)
+            self.constants[name] = OnnxConstant(value.contiguous(), self._kinds.get(name) or kind)
         if node.operator == "Identity":
             self.origins[node.outputs[0]] = self.origin(node.inputs[0])
             self.constants[node.outputs[0]] = self.constants[node.inputs[0]]
@@ -170,8 +172,9 @@ class Folded:
     def note_grid(self, name: str, grid: Grid) -> None:
         self.grids[name] = grid
 
-    def note_kind(self, name: str, kind: str) -> None:
-        self._kinds[name] = kind
+    def kind(self, name: str) -> str | None:
+        constant = self.constants.get(name)
+        return self._kinds.get(name) if constant is None else constant.kind
 
     def attached(self, name: str) -> Tensor:
         return self.constants[name].values

@@ -148,6 +148,15 @@ class _DomainState:
     memories: list[str]
 
 
+def member(name: str) -> str:
+    """Return the C++ name that Verilator gives the signal `name`.
+
+    >>> member("a__b")
+    'a___05Fb'
+    """
+    return name.replace("__", "___05F")
+
+
 def model_members(top: ClockedTop, header: str, sources: Iterable[str]) -> tuple[str, str]:
     """Return code for the driver: the rows of domains, and the members of the model.
 
@@ -158,7 +167,8 @@ def model_members(top: ClockedTop, header: str, sources: Iterable[str]) -> tuple
     rows, stored, raised, lowered, cases = [], [], [], [], []
     for k, (domain, state) in enumerate(zip(top.domains, states, strict=True)):
         places = [
-            f"top.{net}" if net in top.ports else f"root.top__DOT__{net}" for net in domain.inputs
+            f"top.{member(net)}" if net in top.ports else f"root.top__DOT__{member(net)}"
+            for net in domain.inputs
         ]
         names = [f"kept_{k}_{j}" for j in range(len(places))]
         pairs = list(zip(places, names, strict=True))
@@ -167,8 +177,9 @@ def model_members(top: ClockedTop, header: str, sources: Iterable[str]) -> tuple
         stored += [
             f"std::remove_reference_t<decltype({place})> {name}{{}};" for place, name in pairs
         ]
-        raised.append(f"top.{domain.clock} = !(is_asleep[{k}] &= !({changed}));")
-        lowered.append(f"top.{domain.clock} = 0;")
+        clock = member(domain.clock)
+        raised.append(f"top.{clock} = !(is_asleep[{k}] &= !({changed}));")
+        lowered.append(f"top.{clock} = 0;")
         cases.append(f"case {k}: {' '.join(f'{n} = {p};' for p, n in pairs)} break;")
     table = "".join(f"        {row},\n" for row in rows)
     members = [
@@ -192,7 +203,9 @@ def _spans(runs: list[tuple[str, str]]) -> str:
 
 def _states(top: ClockedTop, header: str, tables: set[str]) -> list[_DomainState]:
     """Return the state of each domain, also registers named after a net outside."""
-    owner = {name: k for k, d in enumerate(top.domains) for name in (*d.instances, *d.outputs)}
+    owner = {
+        member(name): k for k, d in enumerate(top.domains) for name in (*d.instances, *d.outputs)
+    }
     states = [_DomainState([], []) for _ in top.domains]
     before = None
     for kind, name in _FIELD.findall(header):

@@ -94,12 +94,19 @@ def _model_text(interface: Interface, top: SimTop, domains: str = "", members: s
     """Return the code that describes the ports and clocks of the verilated module."""
 
     def port(name: str) -> str:
-        return f"&top.{name}, sizeof(top.{name}), &top.{name}_valid, &top.{name}_ready"
+        data, valid, ready = (
+            stage_clocks.member(f"{name}{end}") for end in ("", "_valid", "_ready")
+        )
+        return f"&top.{data}, sizeof(top.{data}), &top.{valid}, &top.{ready}"
+
+    def gate(name: str) -> str:
+        go, broken = (stage_clocks.member(f"{name}{end}") for end in ("_go", "_broken"))
+        return f"&top.{go}, &top.{broken}"
 
     rows = {
         "inputs": [port(n) for n in (*interface.inputs, *(p.ports[0] for p in top.probes))],
         "outputs": [port(n) for n in (*interface.outputs, *(p.ports[1] for p in top.probes))],
-        "gates": [f"&top.{name}_go, &top.{name}_broken" for name in top.gates],
+        "gates": [gate(name) for name in top.gates],
         "tap_inputs": [port(f"{name}_tap_in") for name in top.gates],
         "tap_outputs": [port(f"{name}_tap_out") for name in top.gates],
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, fx
 
 from chop.errors import ConfigError
@@ -263,13 +264,13 @@ def _convolution(
     low: Lowerer, node: fx.Node, kind: type[Conv1d] | type[Conv2d], dims: int
 ) -> Value:
     weight, bias = parameters_of(low, node)
-    padding = _checked_padding(low, node)
+    weight, padding = _with_even_padding(weight, _checked_sides(low, node))
     value = low.operand(node)
     if len(value.shape) != dims + 1:
         raise low.refuse(node, f"an operand of shape {value.shape}", "Allowed: one with a batch")
     value = low.pixels(node, value)
     if low.parallelism.multiplier_of(node.name) != "array":
-        return _whole_windows(low, node, value, padding if dims == 2 else (padding[0], 0))
+        return _whole_windows(low, node, value, (weight, bias), padding)
     in_lanes, out_lanes = low.parallelism.of(node.name, weight.shape[1], weight.shape[0])
     source = Stream(pixel_shape(value.shape), in_lanes, low.stream(value).format)
     weights = weights_of(node, _matrix(weight), bias, is_external=low.takes_weights(node))
@@ -279,7 +280,7 @@ def _convolution(
         source,
         pair(tuple(weight.shape[2:]), dims),
         pair(low.setting(node, "stride", 1), dims),
-        padding if dims == 2 else (padding[0], 0),
+        padding,
         weights=weights,
         format=low.result_format(node, weights.span(source.format)),
         lanes=out_lanes,
@@ -294,9 +295,15 @@ def _matrix(weight: Tensor) -> Tensor:
     return weight.movedim(1, -1).reshape(weight.shape[0], -1)
 
 
-def _whole_windows(low: Lowerer, node: fx.Node, value: Value, padding: Pair) -> Value:
+def _whole_windows(
+    low: Lowerer,
+    node: fx.Node,
+    value: Value,
+    parameters: tuple[Tensor, Tensor | None],
+    padding: Pair,
+) -> Value:
     """Lower to a product with constants of each whole window: all channels of a pixel a cycle."""
-    weight, bias = parameters_of(low, node)
+    weight, bias = parameters
     make, how = product_maker(low, node), low.parallelism.multiplier_of(node.name)
     if how == "packed":
         allowed = "Allowed for a convolution: 'array', 'shift_add', 'tables'"
@@ -318,8 +325,24 @@ def _whole_windows(low: Lowerer, node: fx.Node, value: Value, padding: Pair) -> 
     return pixels_of(low.add(node, layer, wire), layer)
 
 
-def _checked_padding(low: Lowerer, node: fx.Node) -> tuple[int, int]:
-    """Return the zeros on each side, by (columns, rows); raise an error for other settings."""
+Sides = tuple[int, int]
+"""Zeros before and behind the elements of a dimension."""
+
+
+def _with_even_padding(weight: Tensor, sides: Sequence[Sides]) -> tuple[Tensor, Pair]:
+    """Return a weight and an even padding by (columns, rows) that compute the same.
+
+    Windows of an even padding start further left. The weight gets zeros there, so that the same
+    elements meet the same weights: (0, 1) zeros and a kernel of 3 are 1 zero and a kernel of 4.
+    """
+    largest = [max(pair_of) for pair_of in sides]
+    grown = [zeros - one for zeros, pair_of in zip(largest, sides, strict=True) for one in pair_of]
+    columns, rows = [*largest, 0][:2]
+    return torch.nn.functional.pad(weight, grown), (columns, rows)
+
+
+def _checked_sides(low: Lowerer, node: fx.Node) -> list[Sides]:
+    """Return the zeros on both sides of columns, then rows; raise an error for other settings."""
     for name, allowed in (("groups", 1), ("dilation", 1)):
         setting = low.setting(node, name, allowed)
         if set(np.atleast_1d(setting).tolist()) != {allowed}:
@@ -331,10 +354,12 @@ def _checked_padding(low: Lowerer, node: fx.Node) -> tuple[int, int]:
     if isinstance(padding, str):
         what = f"padding = '{padding}'"
         raise low.refuse(node, what, "Allowed: a number of zeros on each side")
-    own = pair(padding, 2 if np.size(padding) == 2 else 1)
+    dims = parameters_of(low, node)[0].dim() - 2
+    own = pair(padding, dims)[:dims]
     (source, *_) = low.operands(node)
-    before = _pad(low, source) if low.op(source) is OPS["pad"] else ()
-    return own[0] + sum(before[:1]), own[1] + sum(before[1:2])
+    before = _pad(low, source) if low.op(source) is OPS["pad"] else []
+    more = [*before, *[(0, 0)] * dims][:dims]
+    return [(zeros + a, zeros + b) for zeros, (a, b) in zip(own, more, strict=True)]
 
 
 @lowers("zero_pad", takes_pixels=True, is_wiring=True)
@@ -348,8 +373,8 @@ def lower_pad(low: Lowerer, node: fx.Node) -> Value:
     return low.operand(node)
 
 
-def _pad(low: Lowerer, node: fx.Node) -> tuple[int, ...]:
-    """Return the zeros that a `pad` adds on each side, by (columns, rows)."""
+def _pad(low: Lowerer, node: fx.Node) -> list[Sides]:
+    """Return the zeros that a `pad` adds on both sides of columns, then rows."""
     mode, value = low.setting(node, "mode", "constant"), low.setting(node, "value", 0)
     name = type(node_module(node)).__name__ if node.op == "call_module" else "pad"
     if mode != "constant" or value or re.match("Reflection|Replication|Circular", name):
@@ -358,10 +383,10 @@ def _pad(low: Lowerer, node: fx.Node) -> tuple[int, ...]:
     zeros = low.setting(node, "padding" if node.op == "call_module" else "pad", ())
     sides = list(zip(zeros[::2], zeros[1::2], strict=True))  # of the last dimension first
     dims = len(mase_meta(node).common["results"]["data_out_0"]["shape"]) - 2
-    if any(a != b or a < 0 for a, b in sides) or any(a for a, _ in sides[dims:]):
-        allowed = "Allowed: as many zeros on both sides of rows and of columns"
+    if any(min(pair_of) < 0 for pair_of in sides) or any(map(any, sides[dims:])):
+        allowed = "Allowed: 0 or more zeros before and behind rows and columns"
         raise low.refuse(node, f"pad = {tuple(zeros)}", allowed)
-    return tuple(a for a, _ in sides[:dims])
+    return sides[:dims]
 
 
 @lowers("fixed_conv2d", takes_pixels=True)

@@ -15,14 +15,15 @@ from chop.log import get_logger, log_step
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.ptq.observe.curvature import row_importances
+from chop.passes.ptq.observe.held_back import note_fallbacks
 from chop.passes.ptq.observe.input_sums import InputStatistics, InputSums
 from chop.passes.ptq.observe.layerwise_run import PairedRun, calibration_batches
 from chop.passes.ptq.sites.layer_checkpoints import layer_checkpoints
 from chop.passes.ptq.sites.rounded_layers import (
+    RoundedWeight,
     kept_places,
     layer_grid,
     layers_with_own_weights,
-    note_fallbacks,
     put_if_better,
     wide_weight,
 )
@@ -33,6 +34,7 @@ from chop.passes.ptq.solve.column_feedback import (
     rounded_with_feedback,
 )
 from chop.passes.ptq.solve.rounding_refinement import refined
+from chop.passes.ptq.solve.weight_grid import WeightGrid
 from chop.passes.rewrite.node_formats import annotate_formats
 
 logger = get_logger(__name__)
@@ -87,7 +89,8 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
     the buffer `weight_scale`. Every weight stays a value of its format. Pruned weights stay zero,
     and the others compensate for them too. Rounded weights are parameters of the graph: the model
     it was captured from keeps its weights. A weight that other nodes share is rounded plainly.
-    One row in eight is held back: a layer that is worse on these rows keeps rounding to nearest.
+    One row in eight is held back: a layer that is worse on these rows keeps rounding to nearest,
+    and any other layer is rounded again by all rows.
     `info["layers"]` has the signal-to-noise ratio of each layer's output in dB, after plain
     rounding and after this pass, and the `kept` rounding.
     """
@@ -113,29 +116,44 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
                 records.append(checkpoints.put(named, file, _round_layer(node, layer, sums, args)))
     for node, _ in layers:
         annotate_formats(node)
-    note_fallbacks(records, "gptq")
+    note_fallbacks(logger, records, "gptq")
     return graph, {"layers": records}
 
 
 def _round_layer(
     node: fx.Node, layer: QuantizedModule, sums: InputSums, args: GptqArgs
 ) -> dict[str, Any]:
-    weight, hessian, mask = wide_weight(layer), sums.hessian, kept_places(layer)
     grid = layer_grid(layer, f"gptq: '{node.target}'")
-    is_float = args.target == "float"
-    target = compensating_weight(weight, sums, args.damping) if is_float else weight.double()
-    choices = [
-        rounded_with_feedback(
-            target, hessian, grid, damping=args.damping, by_importance=way, mask=mask
-        )
-        for way in ORDERS[args.order]
-    ]
-    best = min(choices, key=lambda choice: output_error(choice[0] - target, hessian))
-    lifted = damped(hessian, args.damping)
-    values, ranges = refined(*best, target, lifted, grid, args.rounds, mask)
-    ranges = ranges.to(weight.dtype)
-    values = grid.as_stored(values.to(weight.dtype), ranges)
-    return put_if_better(node, layer, grid, (values, ranges), target, hessian, sums.held_back)
+    fit = _FeedbackRounding(wide_weight(layer), kept_places(layer), grid, args)
+    return put_if_better(node, layer, grid, fit, sums)
+
+
+class _FeedbackRounding:
+    """Rounding of one weight to sums over its inputs; `mask` is False where it is pruned."""
+
+    def __init__(
+        self, weight: Tensor, mask: Tensor | None, grid: WeightGrid, args: GptqArgs
+    ) -> None:
+        self.weight, self.mask, self.grid, self.args = weight, mask, grid, args
+        self.orders = ORDERS[args.order]
+
+    def __call__(self, sums: InputSums) -> RoundedWeight:
+        """Return the rounded weight; later calls try the best order of the first call only."""
+        weight, grid, args = self.weight, self.grid, self.args
+        is_float = args.target == "float"
+        target = compensating_weight(weight, sums, args.damping) if is_float else weight.double()
+        choices = {
+            way: rounded_with_feedback(
+                target, sums.hessian, grid, damping=args.damping, by_importance=way, mask=self.mask
+            )
+            for way in self.orders
+        }
+        best = min(choices, key=lambda way: output_error(choices[way][0] - target, sums.hessian))
+        self.orders = (best,)
+        lifted = damped(sums.hessian, args.damping)
+        values, ranges = refined(*choices[best], target, lifted, grid, args.rounds, self.mask)
+        ranges = ranges.to(weight.dtype)
+        return RoundedWeight(grid.as_stored(values.to(weight.dtype), ranges), ranges, target)
 
 
 @dataclass(frozen=True)
@@ -166,30 +184,33 @@ def clip_transform_pass(graph: MaseGraph, args: ClipArgs) -> PassResult:
     """
     layers = layers_with_own_weights(graph, "clip")
     if args.data is None:
-        records = [_clip(n, layer, torch.eye(wide_weight(layer).shape[1])) for n, layer in layers]
+        records = [_clip(n, layer, _equal_inputs(layer)) for n, layer in layers]
     else:
         batches = calibration_batches(args.data, args.num_samples, "clip.data")
         with PairedRun(graph, batches, "clip.data") as run:
             statistics = InputStatistics(run, before=False, holds_back=True)
-            records = [_clip_on(n, layer, statistics.of(n, layer)) for n, layer in layers]
+            records = [_clip(n, layer, statistics.of(n, layer)) for n, layer in layers]
     for node, _ in layers:
         annotate_formats(node)
-    note_fallbacks(records, "clip")
+    note_fallbacks(logger, records, "clip")
     return graph, {"layers": records}
 
 
-def _clip_on(node: fx.Node, layer: QuantizedModule, sums: InputSums) -> dict[str, Any]:
-    return _clip(node, layer, sums.hessian, sums.held_back)
-
-
-def _clip(
-    node: fx.Node, layer: QuantizedModule, hessian: Tensor, held_back: InputSums | None = None
-) -> dict[str, Any]:
+def _equal_inputs(layer: QuantizedModule) -> InputSums:
+    """Return the sums over inputs that are independent and equally large."""
     weight = wide_weight(layer)
-    hessian = hessian.to(weight.device, torch.double)
-    grid = layer_grid(layer, f"clip: '{node.target}'")
-    importance = hessian.diagonal().to(weight.dtype)
-    ranges = grid.chosen_range(weight, importance.clamp(min=importance.mean() * 1e-6))
-    spread = ranges[:, grid.groups]
-    values = grid.as_stored(grid.round(weight, spread), ranges)
-    return put_if_better(node, layer, grid, (values, ranges), weight, hessian, held_back)
+    none = weight.new_zeros(1).double()
+    same = torch.eye(weight.shape[1], dtype=torch.double, device=weight.device)
+    return InputSums(same, none, none, none, len(same))
+
+
+def _clip(node: fx.Node, layer: QuantizedModule, sums: InputSums) -> dict[str, Any]:
+    weight, grid = wide_weight(layer), layer_grid(layer, f"clip: '{node.target}'")
+
+    def fit(sums: InputSums) -> RoundedWeight:
+        importance = sums.hessian.diagonal().to(weight.device, weight.dtype)
+        ranges = grid.chosen_range(weight, importance.clamp(min=importance.mean() * 1e-6))
+        values = grid.as_stored(grid.round(weight, ranges[:, grid.groups]), ranges)
+        return RoundedWeight(values, ranges, weight)
+
+    return put_if_better(node, layer, grid, fit, sums)

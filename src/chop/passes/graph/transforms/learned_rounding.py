@@ -26,6 +26,15 @@ from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
+from chop.passes.ptq.observe.held_back import (
+    KEPT,
+    METHOD,
+    NEAREST,
+    RowSplit,
+    checked_fit,
+    fitted_rows,
+    note_fallbacks,
+)
 from chop.passes.ptq.observe.layerwise_run import PairedRun, calibration_batches
 from chop.passes.ptq.sites.layer_checkpoints import layer_checkpoints
 from chop.passes.ptq.sites.rounded_layers import (
@@ -84,9 +93,10 @@ def learned_rounding_transform_pass(graph: MaseGraph, args: LearnedRoundingArgs)
     A block is a part of the graph after which only one value depends on quantised layers: a layer
     of a chain, one half of a transformer's layer. Descent along the signs of gradients brings its
     output close to that of the float model, on the outputs of the blocks before it. Every weight
-    stays a value of its format. A block whose error does not fall keeps its weights, and a weight
-    that other nodes share is rounded plainly.
-    `info["blocks"]` has the signal-to-noise ratio of each block's output in dB, before and after.
+    stays a value of its format. One row in eight is held back: a block whose error does not fall,
+    or rises on these rows, keeps its weights. A weight that other nodes share is rounded plainly.
+    `info["blocks"]` has the signal-to-noise ratio of each block's output in dB, before and after,
+    and what was `kept`.
     """
     layers = layers_with_own_weights(graph, "learned_rounding")
     where = "learned_rounding.data"
@@ -109,7 +119,13 @@ def learned_rounding_transform_pass(graph: MaseGraph, args: LearnedRoundingArgs)
             records.append(checkpoints.put(named, f"{number:05}", record))
     for node, _ in layers:
         annotate_formats(node)
+    note_fallbacks(logger, records, "learned_rounding")
     return graph, {"blocks": records}
+
+
+State = tuple[Tensor, Tensor]
+Rows = Mapping[int, slice]
+"""The rows of each batch, by the batch's number."""
 
 
 def _learn(block: Block, run: PairedRun, args: LearnedRoundingArgs, count: int) -> dict[str, Any]:
@@ -121,24 +137,72 @@ def _learn(block: Block, run: PairedRun, args: LearnedRoundingArgs, count: int) 
         for node, layer in block.layers
         for grid in (layer_grid(layer, f"learned_rounding: '{node.target}'"),)
     ]
-    plain = _errors(block, run, count)
-    draw = random.Random(args.seed)
-    best, least = [w.state() for w in weights], plain
+
+    def error(states: Sequence[State] | None, rows: Rows) -> float:
+        if states is None:
+            return _errors(block, run, rows)[0]
+        for weight, state in zip(weights, states, strict=True):
+            weight.restore(state)
+        with _all_in_place(weights):
+            return _errors(block, run, rows)[0]
+
+    whole, split = _split_rows(block, run, count)
+    plain, power = _errors(block, run, whole)
+    states = checked_fit(lambda rows: _descend(block, run, weights, rows, args), error, split)
+    after = plain if states is None else min(plain, error(states, whole))
+    if after < plain:
+        for weight in weights:  # `error` has restored the states
+            put_rounded(weight.layer, weight.grid, *weight.result())
+    return {
+        "before": decibels(power, plain),
+        "after": decibels(power, after),
+        KEPT: METHOD if after < plain else NEAREST,
+    }
+
+
+def _split_rows(block: Block, run: PairedRun, count: int) -> tuple[Rows, RowSplit[Rows]]:
+    """Return the rows of all batches, and their split; the last rows of all are held back."""
+    sizes = [_row_count(run.before.values(batch, block.results)) for batch in range(count)]
+    left, fitted, held_back = fitted_rows(sum(sizes)), {}, {}
+    for batch, size in enumerate(sizes):
+        end = min(left, size)
+        left -= end
+        if end:
+            fitted[batch] = slice(0, end)
+        if end < size:
+            held_back[batch] = slice(end, size)
+    whole = {batch: slice(0, size) for batch, size in enumerate(sizes)}
+    return whole, RowSplit(fitted, held_back or None)
+
+
+def _row_count(values: Sequence[Any]) -> int:
+    """Return the length of the first dimension that all tensors share; 1 if they share none."""
+    lengths = {len(v) if v.dim() else 1 for v in values if isinstance(v, Tensor)}
+    return lengths.pop() if len(lengths) == 1 else 1
+
+
+def _descend(
+    block: Block,
+    run: PairedRun,
+    weights: Sequence[LearnedWeight],
+    rows: Rows,
+    args: LearnedRoundingArgs,
+) -> list[State]:
+    """Return the states with the least error on `rows`, among those that descent visits."""
+    draw, batches = random.Random(args.seed), [*rows]
+    best, least = [w.state() for w in weights], _errors(block, run, rows)[0]
     for step in range(args.steps):
         with torch.enable_grad(), _all_in_place(weights):
-            _loss(block, run, draw.randrange(count))[0].backward()  # type: ignore[no-untyped-call]
+            batch = batches[draw.randrange(len(batches))]
+            _loss(block, run, batch, rows[batch])[0].backward()  # type: ignore[no-untyped-call]
         for weight in weights:
             weight.step(2 * args.reach / args.steps * (1 - step / args.steps))
         if (step + 1) % max(1, args.steps // CHECKS) == 0 or step + 1 == args.steps:
             with _all_in_place(weights):
-                error = _errors(block, run, count)
-            if error[0] < least[0]:
+                error = _errors(block, run, rows)[0]
+            if error < least:
                 best, least = [w.state() for w in weights], error
-    if least[0] < plain[0]:
-        for weight, state in zip(weights, best, strict=True):
-            weight.restore(state)
-            put_rounded(weight.layer, weight.grid, *weight.result())
-    return {"before": decibels(plain[1], plain[0]), "after": decibels(least[1], least[0])}
+    return best
 
 
 @contextlib.contextmanager
@@ -149,19 +213,22 @@ def _all_in_place(weights: Sequence[LearnedWeight]) -> Any:
         yield
 
 
-def _errors(block: Block, run: PairedRun, count: int) -> tuple[float, float]:
-    """Return the error of the block over all batches, and the power of the target."""
-    parts = [_loss(block, run, batch) for batch in range(count)]
+def _errors(block: Block, run: PairedRun, rows: Rows) -> tuple[float, float]:
+    """Return the error of the block over `rows`, and the power of the target."""
+    parts = [_loss(block, run, batch, inside) for batch, inside in rows.items()]
     return sum(float(e) for e, _ in parts), sum(s for _, s in parts)
 
 
-def _loss(block: Block, run: PairedRun, batch: int) -> tuple[Tensor, float]:
+def _loss(block: Block, run: PairedRun, batch: int, rows: slice) -> tuple[Tensor, float]:
     """Return the squared error of the block's output on one batch, and the power of the target."""
     targets = run.before.values(batch, block.results)
     outputs = run.now.replay(batch, block.end, block.results)
+    is_split = _row_count(targets) > 1
     error, power = torch.zeros(()), 0.0
     for y, target in zip(outputs, targets, strict=True):
         if isinstance(y, Tensor) and y.is_floating_point():
+            if is_split:
+                y, target = y[rows], target[rows]
             error = error + (y - target).float().square().sum()
             power += float(target.float().square().sum())
     return error, power

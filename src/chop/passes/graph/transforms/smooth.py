@@ -18,6 +18,7 @@ from chop.nn.quantized.convert import quantized_class
 from chop.nn.quantizers import Bypass, Quantizer
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.quantize import chosen_formats
+from chop.passes.ptq.observe.held_back import KEPT, METHOD, NEAREST, RowSplit, note_fallbacks
 from chop.passes.ptq.observe.layerwise_run import LayerwiseRun, calibration_batches
 from chop.passes.ptq.sites.rounded_layers import decibels
 from chop.passes.ptq.sites.scaling_sites import Site, apply_factors, scaling_sites
@@ -29,7 +30,9 @@ from chop.passes.ptq.solve.factor_search import (
     FactorProblem,
     Maker,
     best_factors,
+    checked_factors,
     factors_of,
+    split_statistics,
 )
 from chop.passes.quantization_rules import QuantizeArgs, modern_beside
 
@@ -74,8 +77,10 @@ def smooth_transform_pass(graph: MaseGraph, args: SmoothArgs) -> PassResult:
     (also through attention, from values to the output projection), or one factor of an elementwise
     product. A value with readers that are no linear layers stays unchanged, as does a parameter
     that is used twice. The output stays the same up to rounding. Factors minimise the error of the
-    quantised layers, including the one that makes the channels, on the data. `info["sites"]` has
-    the signal-to-noise ratio of each value's readers' outputs in dB, before and after.
+    quantised layers, including the one that makes the channels, on the data. One row in eight is
+    held back: a site whose factors are worse on these rows has none. `info["sites"]` has the
+    signal-to-noise ratio of each value's readers' outputs in dB, before and after, and what was
+    `kept`.
     """
     forms = _formats(graph, args)
     if not forms and args.alpha is None:
@@ -91,7 +96,9 @@ def smooth_transform_pass(graph: MaseGraph, args: SmoothArgs) -> PassResult:
     choices = _choices(graph, sites, batches, forms, args)
     for site, choice, _ in choices:
         apply_factors(graph, site, choice.factors)
-    return graph, {"sites": [_record(*each) for each in choices]}
+    records = [_record(*each) for each in choices]
+    note_fallbacks(logger, records, WHERE)
+    return graph, {"sites": records}
 
 
 Forms = Mapping[fx.Node, Mapping[str, Quantizer]]
@@ -133,16 +140,14 @@ def _choices(
                 continue
             site = first[node]
             log_step(logger, "smooth: site", len(choices) + 1, len(sites), site.value.name)
-            statistics = ChannelStatistics(per_batch)
-            for x in run.operands(node):
-                statistics.add(x)
+            rows = split_statistics(run.operands(node), per_batch)
             weights = [layer.weight.detach().float() for layer in site.layers]  # type: ignore[operator]
             formats = [forms.get(reader, PLAIN) for reader in site.readers]
             readers = list(zip(weights, formats, strict=True))
             index, maker = site.index.to(weights[0].device), makers.get(site.value)
             made_by = None if maker is None else _maker(maker, forms[maker], powers[maker])
-            problem = FactorProblem(statistics, readers, index, made_by)
-            choices.append((site, _choice(problem, args, bool(forms)), problem.power))
+            problem = FactorProblem(rows.whole or rows.fitted, readers, index, made_by)
+            choices.append((site, _choice(problem, rows, args, bool(forms)), problem.power))
     return choices
 
 
@@ -175,14 +180,24 @@ def _maker(node: fx.Node, formats: Mapping[str, Quantizer], power: Tensor) -> Ma
     return Maker(rows, has_bias, formats, power)
 
 
-def _choice(problem: FactorProblem, args: SmoothArgs, has_rules: bool) -> FactorChoice:
-    if args.alpha is None:
-        return best_factors(args.style, problem, ALPHAS)
-    factors = factors_of(args.style, problem.statistics, problem.weights, problem.index, args.alpha)
+def _choice(
+    problem: FactorProblem, rows: RowSplit[ChannelStatistics], args: SmoothArgs, has_rules: bool
+) -> FactorChoice:
+    """Return the factors of a site; with rules they are tested on the held-back rows."""
+
+    def fixed(problem: FactorProblem, alpha: float) -> FactorChoice:
+        factors = factors_of(args.style, problem.statistics, problem.weights, problem.index, alpha)
+        if not has_rules:
+            return FactorChoice(factors, alpha, 0.0, 0.0)
+        none = torch.ones_like(factors)
+        return FactorChoice(factors, alpha, problem.error(none), problem.error(factors))
+
+    alpha = args.alpha
+    if alpha is None:
+        return checked_factors(lambda one: best_factors(args.style, one, ALPHAS), problem, rows)
     if not has_rules:
-        return FactorChoice(factors, args.alpha, 0.0, 0.0)
-    none = torch.ones_like(factors)
-    return FactorChoice(factors, args.alpha, problem.error(none), problem.error(factors))
+        return fixed(problem, alpha)
+    return checked_factors(lambda one: fixed(one, alpha), problem, rows)
 
 
 def _record(site: Site, choice: FactorChoice, power: float) -> dict[str, Any]:
@@ -192,4 +207,5 @@ def _record(site: Site, choice: FactorChoice, power: float) -> dict[str, Any]:
         "alpha": choice.alpha,
         "before": decibels(power, choice.before),
         "after": decibels(power, choice.after),
+        KEPT: NEAREST if choice.is_fallback else METHOD,
     }

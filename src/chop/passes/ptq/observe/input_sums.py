@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.ptq.observe.curvature import Importances
+from chop.passes.ptq.observe.held_back import RowSplit, fitted_rows
 from chop.passes.ptq.observe.layer_inputs import input_rows, weight_rows
 from chop.passes.ptq.observe.layerwise_run import PairedRun
 
@@ -51,6 +52,15 @@ class InputSums:
             halves,
             functools.reduce(operator.add, held_back) if held_back else None,
         )
+
+    @property
+    def split(self) -> RowSplit[InputSums]:
+        """The sums over the fitted rows, the held-back rows and all rows."""
+        if self.held_back is None:
+            return RowSplit(self)
+        alone = replace(self, halves=(), held_back=None)
+        whole = replace(alone + self.held_back, halves=self.halves)
+        return RowSplit(self, self.held_back, whole)
 
     def error(self, rounded: Tensor, weight: Tensor) -> float:
         """Return the squared error of a layer's outputs, up to a constant of the layer.
@@ -131,13 +141,9 @@ class InputStatistics(SharedSums[InputSums]):
             yield self.sums(rows, old)
 
 
-HELD_BACK = 8
-"""One row in this many is held back to test the result."""
-
-
 def sums_of(rows: Tensor, before: Tensor | None) -> InputSums:
     """Return the sums over the rows of one batch, of which the last are held back."""
-    fitted = len(rows) - len(rows) // HELD_BACK
+    fitted = fitted_rows(len(rows))
     sums = _sums(rows[:fitted], None if before is None else before[:fitted])
     if fitted == len(rows):
         return sums

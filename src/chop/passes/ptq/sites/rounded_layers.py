@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -23,6 +23,7 @@ from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.scale_integer import STORED
 from chop.nn.quantizers.stored_scale import with_stored_scale
+from chop.passes.ptq.observe.held_back import KEPT, METHOD, NEAREST, checked_fit
 from chop.passes.ptq.observe.input_sums import InputSums
 from chop.passes.ptq.observe.watched_operands import explicit_settings
 from chop.passes.ptq.solve.column_feedback import output_error
@@ -33,8 +34,6 @@ logger = get_logger(__name__)
 WEIGHT = "weight"
 OPS = ("linear", "conv1d", "conv2d")
 IS_APPLIED = "is_applied"
-ROUNDED, NEAREST = "rounded", "nearest"
-"""Rounding that a layer has after a method: its own, or to nearest where that is better."""
 
 
 def layers_with_own_weights(graph: MaseGraph, who: str) -> list[tuple[fx.Node, QuantizedModule]]:
@@ -101,53 +100,48 @@ def plain_weight(layer: QuantizedModule) -> Tensor:
     return rounded.reshape(weight.shape[0], -1)
 
 
+@dataclass(frozen=True)
+class RoundedWeight:
+    """A rounded weight: its values and ranges, and the weight whose outputs it approximates."""
+
+    values: Tensor
+    ranges: Tensor
+    target: Tensor
+
+
 def put_if_better(
     node: fx.Node,
     layer: QuantizedModule,
     grid: WeightGrid,
-    rounded: tuple[Tensor, Tensor],
-    target: Tensor,
-    hessian: Tensor,
-    held_back: InputSums | None = None,
+    fit: Callable[[InputSums], RoundedWeight],
+    sums: InputSums,
 ) -> dict[str, Any]:
-    """Store a `rounded` weight, values and ranges, if its error is below that of plain rounding.
+    """Store the weight that `fit` rounds, if its error is below that of plain rounding.
 
-    `held_back`: sums over rows that the weight was not fitted to; it must be better on these, too.
-    Return the signal-to-noise ratio of the layer's output in dB, of plain rounding and now, and the
-    `kept` rounding.
+    It must be no worse on the rows that `sums` holds back, too. Return the signal-to-noise ratio of
+    the layer's output in dB, of plain rounding and now, and the `kept` rounding.
     """
-    values, ranges = rounded
-    plain, weight = plain_weight(layer), wide_weight(layer)
+    plain, weight, split = plain_weight(layer), wide_weight(layer), sums.split
+
+    def error(rounded: RoundedWeight | None, rows: InputSums) -> float:
+        return rows.error(plain if rounded is None else rounded.values, weight)
+
+    rounded = checked_fit(fit, error, split)
+    hessian = (split.whole or sums).hessian
+    target = weight if rounded is None else rounded.target
+    before = after = output_error(plain - target, hessian)
+    if rounded is not None:
+        after = min(before, output_error(rounded.values - target, hessian))
+    if rounded is not None and after < before:
+        put_rounded(layer, grid, rounded.values, rounded.ranges)
     signal = output_error(target, hessian)
-    before = output_error(plain - target, hessian)
-    after = output_error(values - target, hessian)
-    is_worse = held_back is not None and held_back.error(values, weight) > held_back.error(
-        plain, weight
-    )
-    is_better = after < before and not is_worse
-    if is_better:
-        put_rounded(layer, grid, values, ranges)
     return {
         "node": node.name,
         "module": str(node.target),
         "plain": decibels(signal, before),
-        "rounded": decibels(signal, after if is_better else before),
-        "kept": ROUNDED if is_better else NEAREST,
+        "rounded": decibels(signal, after),
+        KEPT: METHOD if after < before else NEAREST,
     }
-
-
-def note_fallbacks(records: Sequence[Mapping[str, Any]], who: str) -> None:
-    """Log the layers that keep rounding to nearest, which held-back rows prefer."""
-    layers = [record["module"] for record in records if record.get("kept") == NEAREST]
-    if layers:
-        shown = ", ".join(layers[:4]) + (" …" if len(layers) > 4 else "")
-        logger.warning(
-            "%s: %d of %d layers keep rounding to nearest, which is better on held-back rows: %s.",
-            who,
-            len(layers),
-            len(records),
-            shown,
-        )
 
 
 def put_rounded(layer: QuantizedModule, grid: WeightGrid, values: Tensor, ranges: Tensor) -> None:

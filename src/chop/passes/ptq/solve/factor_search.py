@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from chop.nn.quantizers import Quantizer
+from chop.passes.ptq.observe.held_back import HELD_BACK, RowSplit, checked_fit, fitted_rows
 from chop.passes.ptq.solve.column_feedback import output_error
 
 ALPHAS = tuple(i / 10 for i in range(11))
@@ -43,11 +44,42 @@ class ChannelStatistics:
         step = -(-len(rows) // self.per_batch)
         self.rows.append(rows[::step])
 
+    def __add__(self, other: ChannelStatistics) -> ChannelStatistics:
+        """Return the statistics over the rows of both."""
+        (largest, _, hessian), (other_largest, _, other_hessian) = (
+            self.measured(),
+            other.measured(),
+        )
+        assert self.total is not None and other.total is not None
+        return ChannelStatistics(
+            self.per_batch + other.per_batch,
+            torch.maximum(largest, other_largest),
+            self.total + other.total,
+            hessian + other_hessian,
+            self.count + other.count,
+            [*self.rows, *other.rows],
+        )
+
     def measured(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the largest and the mean magnitude of each channel, and the sum of x xᵀ."""
         assert self.largest is not None, "no batch was added"
         assert self.total is not None and self.hessian is not None
         return self.largest, (self.total / self.count).float(), self.hessian
+
+
+def split_statistics(batches: Iterable[Tensor], per_batch: int) -> RowSplit[ChannelStatistics]:
+    """Return the statistics over the batches, of which the last rows are held back."""
+    fitted = ChannelStatistics(per_batch)
+    held_back = ChannelStatistics(-(-per_batch // HELD_BACK))
+    for x in batches:
+        rows = x.detach().float().reshape(-1, x.shape[-1])
+        end = fitted_rows(len(rows))
+        fitted.add(rows[:end])
+        if end < len(rows):
+            held_back.add(rows[end:])
+    if not held_back.count:
+        return RowSplit(fitted)
+    return RowSplit(fitted, held_back, fitted + held_back)
 
 
 Formats = Mapping[str, Quantizer]
@@ -174,6 +206,28 @@ class FactorChoice:
     alpha: float | None
     before: float
     after: float
+    is_fallback: bool = False
+
+
+def checked_factors(
+    choose: Callable[[FactorProblem], FactorChoice],
+    problem: FactorProblem,
+    rows: RowSplit[ChannelStatistics],
+) -> FactorChoice:
+    """Return the factors that `choose` fits; ones if they are worse on the held-back rows."""
+    none = torch.ones_like(problem.weights[0][0])
+
+    def on(statistics: ChannelStatistics) -> FactorProblem:
+        return replace(problem, statistics=statistics)
+
+    def error(choice: FactorChoice | None, statistics: ChannelStatistics) -> float:
+        return on(statistics).error(none if choice is None else choice.factors)
+
+    choice = checked_fit(lambda statistics: choose(on(statistics)), error, rows)
+    if choice is not None:
+        return choice
+    before = on(rows.whole or rows.fitted).error(none)
+    return FactorChoice(none, None, before, before, is_fallback=True)
 
 
 def best_factors(style: str, problem: FactorProblem, alphas: Sequence[float]) -> FactorChoice:

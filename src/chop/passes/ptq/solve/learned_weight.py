@@ -44,7 +44,8 @@ class LearnedWeight:
             self.steps = self.steps.masked_fill(~mask, 0.0)  # pruned: zero stays zero
         self.offsets = torch.zeros_like(self.weight, requires_grad=True)
         learns_ranges = grid.quantizer.scaled is not None  # shared exponents are no numbers
-        self.factors = torch.ones_like(self.ranges, requires_grad=learns_ranges)
+        ranges = self.ranges[:1, :1] if grid.is_whole else self.ranges  # one scale for all
+        self.factors = torch.ones_like(ranges, requires_grad=learns_ranges)
         self._shape = cast(Tensor, layer.weight).shape
 
     def value(self) -> Tensor:
