@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from covering import first_and_slow, rotated
+from covering import first_and_slow, rotated, slow_unless
 from quantized_cases import FUNCTION_CASES, LAYER_CASES, SETTINGS, config_of, random
 from torch import Tensor, fx, nn
 
@@ -200,7 +200,12 @@ def compiles(call, inputs, backend) -> bool:
     return torch.allclose(result, first(call(*inputs)), rtol=1e-5, atol=1e-6)  # fused reductions
 
 
-@pytest.mark.parametrize("op", [*(op for op in LAYER_CASES if OPS[op].compute.kernel), "relu"])
+WITH_KERNEL = [*(op for op in LAYER_CASES if OPS[op].compute.kernel), "relu"]
+TWINS = ("lstm", "gru", "rnn", "conv1d", "batch_norm2d", "rms_norm")
+"""Layers whose code is that of another one here: their cells, conv2d, batch_norm1d, layer_norm."""
+
+
+@pytest.mark.parametrize("op", slow_unless(WITH_KERNEL, lambda op: op not in TWINS))
 def test_a_layer_is_captured_as_one_graph(op):
     layer = quantized_layer(op, "integer").eval()
     assert compiles(layer, LAYER_CASES[op].inputs(), "eager")
