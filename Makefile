@@ -65,8 +65,10 @@ $(LIGHT): pyproject.toml $(PINS)
 	$(PIP) -e ".[demo]"
 	touch $@
 
+# Collecting the tests once compiles what they import: else each of two workers would compile it.
 $(STAMP): pyproject.toml $(PINS)
 	$(PIP) -e ".[$(EXTRAS)]"
+	-$(BIN)/python -m pytest -q --collect-only -p no:cacheprovider > /dev/null
 	touch $@ $(LIGHT)
 
 lint: install

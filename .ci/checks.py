@@ -1,7 +1,8 @@
-"""Run the checks of `make test` and of `make lint`: all of them, whatever the others say.
+"""Run the checks of `make test` and of `make lint`: all of them, even if one fails.
 
-`python .ci/checks.py lint tests` runs the linters beside the tests, shows what each said and ends
-with a line for each check. The exit code is 1 where one of them failed.
+`python .ci/checks.py lint tests` runs the linters beside the tests, at the lowest priority, so that
+they use only the processor time that the tests leave. It prints the output of each check and ends
+with a line for each of them. The exit code is 1 if one of them failed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ LINT = {
     "sentences": (sys.executable, ".ci/words.py", "--lengths"),
 }
 """Their output is kept and shown when the tests have ended."""
+LAST = ("nice", "-n", "19")
+"""Prefix of a command that runs at the lowest priority."""
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal")
 TESTS = {"tests": (*PYTEST, "-m", "not slow and not gpu")}
 """Their output is shown as it comes."""
@@ -66,10 +69,11 @@ def run_check(name: str, command: Sequence[str | Path], *, is_shown: bool) -> Ou
 
 
 def run_all(quiet: Commands, shown: Commands) -> list[Outcome]:
-    """Run the `quiet` commands one after the other, beside the `shown` ones."""
+    """Run the `quiet` commands one after the other, beside the `shown` ones and behind them."""
+    before = LAST if shown else ()
     with ThreadPoolExecutor(1) as beside:
         waiting = [
-            beside.submit(run_check, name, command, is_shown=False)
+            beside.submit(run_check, name, (*before, *command), is_shown=False)
             for name, command in quiet.items()
         ]
         outcomes = [run_check(name, command, is_shown=True) for name, command in shown.items()]

@@ -12,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from chop import toolchain
+from chop.hw.sim import verilate
 from chop.log import get_logger, warn_once
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -21,6 +22,8 @@ torch.set_num_threads(1)  # two workers share two cores
 # No test may depend on the machine's speed.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
+# Simulators of tests run for less time than an optimising compiler takes.
+verilate._LEVELS.update(dict.fromkeys(("fast", "long"), verilate._LEVELS["quick"]))
 
 
 SEED = int(os.environ.get("MASE_TEST_SEED", "0"))

@@ -38,6 +38,13 @@ def test_a_failed_check_hides_no_other(checks, capfd):
     assert printed.count("wrong here") == 2 and printed.count("fine") == 2
 
 
+def test_linters_leave_the_processor_to_the_tests(checks):
+    priority = (sys.executable, "-c", "import os; print(os.nice(0))")
+    beside, _ = checks.run_all({"lint": priority}, {"tests": PASSES})
+    (alone,) = checks.run_all({"lint": priority}, {})
+    assert (int(beside.output), int(alone.output)) == (19, os.nice(0))
+
+
 def test_checks_that_all_pass_say_so(checks, capfd):
     assert checks.tell(checks.run_all({"one": PASSES}, {})) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "all 1 checks passed"
@@ -105,6 +112,13 @@ def test_the_tests_install_every_extra():
     (line,) = [line for line in make("test").splitlines() if "pip install" in line]
     wanted = line.split(".[")[1].split("]")[0]
     assert wanted.split(",") == sorted(extras["optional-dependencies"])
+
+
+def test_the_installation_compiles_what_the_tests_import():
+    lines = make("install").splitlines()
+    (collect,) = [k for k, line in enumerate(lines) if "pytest -q --collect-only" in line]
+    (install,) = [k for k, line in enumerate(lines) if "pip install" in line]
+    assert install < collect
 
 
 def test_the_pip_line_of_the_readme_names_extras_that_are_there():

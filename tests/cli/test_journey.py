@@ -18,7 +18,9 @@ from chop.cli.main import read_request
 from chop.errors import ConfigError, DataError
 
 ROWS = {"dataset": "digits", "test_rows": 16, "train_rows": 64, "calibration_rows": 16}
-SMALL = {**ROWS, "formats": ["mxint4"], "exports": ["hf"], "out": "out/journey"}
+KEPT = {"formats": ["mxint4"], "methods": ["gptq"], "exports": ["hf"]}
+"""One compressed model: every kind of step once with it and once with the float model."""
+SMALL = {**ROWS, **KEPT, "out": "out/journey"}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,16 @@ def test_the_table_has_every_step_and_no_empty_cell(records):
     table = table_of(records)
     assert [row["step"] for row in table] == STEPS
     assert all(cell for row in table for cell in row.values())
+    assert list(table[0]) == ["step", "float", "mxint4 gptq"]
+
+
+@pytest.mark.slow
+def test_every_method_is_a_column_without_empty_cells(tmp_path, trained, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = mase.journey(str(trained), **{**SMALL, "methods": ["nearest", "gptq"]})
+    table = table_of(result["steps"])
     assert list(table[0]) == ["step", "float", "mxint4 nearest", "mxint4 gptq"]
+    assert all(cell for row in table for cell in row.values())
 
 
 def test_captured_saved_and_packed_models_are_equal(records):
@@ -96,7 +107,7 @@ def test_a_finished_journey_repeats_nothing(place, trained, performed, monkeypat
 def test_a_new_export_runs_only_its_own_steps(place, trained, performed, monkeypatch):
     monkeypatch.chdir(place)
     mase.journey(str(trained), **{**SMALL, "exports": ["hf", "gguf"]})
-    assert performed == [f"{v}: export gguf" for v in ("float", "mxint4 nearest", "mxint4 gptq")]
+    assert performed == [f"{v}: export gguf" for v in ("float", "mxint4 gptq")]
 
 
 def test_an_interrupted_journey_resumes_after_the_last_step(
@@ -143,6 +154,7 @@ def test_an_unforeseen_error_is_a_cell_and_the_exit_code_and_is_repeated(
     assert performed == ["float: pack", "float: compare packed", "float: latency packed"]
 
 
+@pytest.mark.slow  # `make test` sees a new export run its own steps, and a finished journey none
 def test_a_changed_model_starts_again(tmp_path, trained, performed, monkeypatch):
     monkeypatch.chdir(tmp_path)
     few = {"formats": [], "exports": [], "out": "out/journey"}
@@ -157,7 +169,8 @@ def test_a_journey_without_a_dataset_compares_outputs_and_refuses_calibration(
 ):
     monkeypatch.chdir(tmp_path)
     model = torch.nn.Sequential(torch.nn.Linear(8, 4))
-    result = mase.journey(model, input_shape=[2, 8], formats=["mxint8"], exports=[], out="out/own")
+    few = {"formats": ["mxint8"], "methods": ["gptq"], "exports": [], "out": "out/own"}
+    result = mase.journey(model, input_shape=[2, 8], **few)
     rows = {row["step"]: row for row in table_of(result["steps"])}
     assert "evaluate" not in rows and "refused" in rows["model"]["mxint8 gptq"]
     reasons = [r["reason"] for r in result["steps"] if "reason" in r]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from covering import first_and_slow
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -99,7 +100,7 @@ def test_what_a_command_saved_generates(mase, folder, command) -> None:
     assert ran.document["text"] == answer(MaseGraph.from_checkpoint("q/graph"), folder)
 
 
-@pytest.mark.parametrize("target", ["gguf", "hf", "onnx"])
+@pytest.mark.parametrize("target", first_and_slow(["gguf", "hf", "onnx"], 2))
 def test_tokenizer_and_template_come_along_to_every_export(mase, gguf, target, tmp_path) -> None:
     if target == "onnx":
         pytest.importorskip("onnxscript", reason="needs masegraph[export]")

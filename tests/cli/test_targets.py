@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from covering import first_and_slow
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from chop import MaseGraph
@@ -24,8 +25,11 @@ def llama(tmp_path_factory):
 EXPORTS = {"gguf": "--to gguf", "vllm": "--to compressed-tensors", "onnx": "--to onnx"}
 
 
-@pytest.mark.parametrize("target", ["gguf", "vllm", "onnx"])
-@pytest.mark.parametrize("bits", [4, 8])
+PAIRS = [("gguf", 4), ("vllm", 8), ("onnx", 4), ("gguf", 8), ("vllm", 4), ("onnx", 8)]
+"""Targets and widths; the first three have every target and every width."""
+
+
+@pytest.mark.parametrize(("target", "bits"), first_and_slow(PAIRS, 3))
 def test_what_is_quantised_for_a_target_is_exported_exactly(mase, llama, target, bits) -> None:
     if target == "onnx":
         pytest.importorskip("onnxscript", reason="needs masegraph[export]")

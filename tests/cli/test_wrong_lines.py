@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from covering import slow_unless
 from huggingface_hub import constants
 from wrong_lines import is_clear, prepare, words_of, wrong_lines
 
@@ -31,24 +32,38 @@ def paths_in(folder):
     return sorted((where, *below, *files) for where, below, files in os.walk(folder))
 
 
-def marked(line):
-    is_slow = any(part in line for part in WORK)
-    return pytest.param(line, marks=pytest.mark.slow) if is_slow else line
+def is_work(line):
+    return any(part in line for part in WORK)
 
 
-@pytest.mark.parametrize("line", [marked(line) for line in LINES])
+@pytest.mark.parametrize("line", slow_unless(LINES, lambda line: not is_work(line)))
 def test_a_wrong_line_ends_with_a_message_of_ours(line, place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    code = main(words_of(line, place))
+    told = capsys.readouterr().err
+    assert is_clear(code, told), told
+
+
+DRY = [line for line in LINES if line not in ENDS_IN_WORK and "--" not in line.split()]
+FIRST = {line.split()[0]: line for line in reversed(DRY) if line.split() and not is_work(line)}
+SAMPLE = {*FIRST.values(), *(line for line in DRY[::10] if not is_work(line))}
+"""A line of every command, and every tenth line: the dry runs of `make test`."""
+
+
+@pytest.mark.parametrize("line", slow_unless(DRY, SAMPLE.__contains__))
+def test_a_dry_run_refuses_what_the_run_refuses_and_writes_nothing(
+    line, place, monkeypatch, capsys
+):
     monkeypatch.chdir(place)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     words = words_of(line, place)
     code = main(words)
     told = capsys.readouterr().err
-    assert is_clear(code, told), told
-    if line not in ENDS_IN_WORK and "--" not in words:
-        before = paths_in(place)
-        assert main([*words, "--dry-run"]) == code, "a dry run accepts what the run refuses"
-        assert message(capsys.readouterr().err) == message(told)
-        assert paths_in(place) == before, "a dry run writes something"
+    before = paths_in(place)
+    assert main([*words, "--dry-run"]) == code, "a dry run accepts what the run refuses"
+    assert message(capsys.readouterr().err) == message(told)
+    assert paths_in(place) == before, "a dry run writes something"
 
 
 def message(told):

@@ -5,6 +5,7 @@ A group is one build: modules to put faults into, and components whose cases not
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from mutants import EQUIVALENT, with_mutants
@@ -109,15 +110,22 @@ CAMPAIGN = 45
 
 
 class Bench:
-    """A built group, with its faults in it."""
+    """A group with its faults in the RTL; the simulator is built when it is first used."""
 
     def __init__(self, group: Group, chosen: Sequence[Fault], directory: Path) -> None:
-        self.faults = list(chosen)
-        design = bench_design(group.cases())
-        emit(design, directory)
+        self.faults, self.directory = list(chosen), directory
+        self.design = bench_design(group.cases())
+        emit(self.design, directory)
+        paths = (*directory.glob("rtl/*.sv"), *directory.glob("mem/*"))
+        self.sound = [path.read_bytes() for path in sorted(paths)]
+        """Files without the faults."""
         self.numbers = built_in(directory, self.faults)
-        self.simulator = Simulator(design, directory, is_quick=True)
-        self.check = ComponentCheck(design, enough_tensors(design))
+        self.check = ComponentCheck(self.design, enough_tensors(self.design))
+
+    @cached_property
+    def simulator(self) -> Simulator:
+        """Build the simulator."""
+        return Simulator(self.design, self.directory, is_quick=True)
 
     def verdicts(self, fault: Fault | None) -> list[Verdict]:
         """Verdicts of the components with `fault` on; raises where something is not right."""

@@ -4,7 +4,6 @@ Compiling the headers costs as much as ten small designs, and a process start is
 a batch is built and run at once. A machine needs Verilator and g++, nothing else.
 """
 
-import hashlib
 import os
 import struct
 import subprocess
@@ -16,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from chop import toolchain
-from chop.files import cache_dir
 from chop.hw.design.design import Design
 from chop.hw.design.stream import from_bytes, storage_bytes, to_bytes
+from chop.hw.sim import verilate
 from chop.hw.sim.emit import emit
 
 DRIVER = Path(__file__).parent / "rtl_batch.h"
@@ -147,7 +146,8 @@ def _compile(jobs: Sequence[Job], folder: Path) -> Path:
     places = ["-I", str(made), "-I", str(include), "-I", str(include / "vltstd")]
     switches = ["-DVM_TRACE=0", "-DVM_TRACE_FST=0", "-DVM_COVERAGE=0", "-DVM_SC=0"]
     flags = [*FLAGS, *switches, *places]
-    objects = [str(p) for p in _runtime(include)]
+    runtime = verilate._runtime("quick")
+    objects = [str(runtime / f"{name}.o") for name in RUNTIME]
     program = folder / "batch"
     compiler = str(toolchain.program("g++"))
     _call([compiler, *flags, str(unit), *objects, "-o", str(program)], folder)
@@ -157,24 +157,6 @@ def _compile(jobs: Sequence[Job], folder: Path) -> Path:
 def _belongs(name: str, number: int) -> bool:
     rest = name.removeprefix(f"Vd{number}")
     return not rest[0].isdigit()  # Vd1.cpp, Vd1__Syms.cpp, and not Vd12.cpp
-
-
-def _runtime(include: Path) -> list[Path]:
-    """Verilator's run time, compiled once per machine, in the user's cache."""
-    key = hashlib.sha256(f"{toolchain.verilator().version()} {FLAGS}".encode()).hexdigest()[:16]
-    cache = cache_dir() / f"batch-{key}"
-    cache.mkdir(parents=True, exist_ok=True)
-    found = []
-    for name in RUNTIME:
-        path = cache / f"{name}.o"
-        if not path.exists():
-            draft = cache / f"{os.getpid()}.{name}.o"
-            places = ["-I", str(include), "-I", str(include / "vltstd")]
-            source = ["-c", str(include / f"{name}.cpp"), "-o", str(draft)]
-            _call([str(toolchain.program("g++")), *FLAGS, *places, *source], cache)
-            draft.replace(path)
-        found.append(path)
-    return found
 
 
 def _drive_text(number: int, job: Job, folder: Path) -> str:

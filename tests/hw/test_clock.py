@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from covering import first_and_slow
 from hardware_models import fixed_graph
 
 from chop.errors import ConfigError
@@ -43,7 +44,7 @@ def first_output(design):
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("clock_mhz", [50, 150])
+@pytest.mark.parametrize("clock_mhz", first_and_slow([50, 150]))  # test_mxint.py simulates at 150
 def test_values_and_cycles_are_exact_at_a_slow_and_a_fast_clock(clock_mhz, tmp_path):
     found = lowered(clock_mhz)
     simulator = Simulator(found.design, emit(found.design, tmp_path))

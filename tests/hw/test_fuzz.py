@@ -7,6 +7,7 @@ The same in thousands: bench/right.py.
 import hardware_fuzz
 import pytest
 from branching_models import branching_case
+from covering import first_and_slow
 from hardware_fuzz import counts, fuzz, is_refusal
 from random_models import (
     CONSTRUCTS,
@@ -26,7 +27,8 @@ from chop.errors import HardwareError
 from chop.hw.lower import lower
 from chop.hw.lower.verify import verify
 
-PART, PARTS = 20, 6
+PARTS = (range(8), range(8, 20), *(range(first, first + 20) for first in range(20, 120, 20)))
+"""Seeds of random models: `make test` tries the first part, `make slow` all of them."""
 SOME, FIRST = 5, 1
 """Rounds in which every layer meets every range and every rounding, if not every pair of them; and
 of these, those that are quick."""
@@ -48,15 +50,13 @@ def programs(monkeypatch):
 
 @pytest.mark.no_cover  # measuring would cost more than what it runs
 @pytest.mark.sim("verilator", "g++")
-@pytest.mark.parametrize(
-    "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))]
-)
+@pytest.mark.parametrize("part", first_and_slow(PARTS), ids=str)
 def test_random_models_are_right_in_rtl_or_refused(part, tmp_path, programs):
-    found = counts(fuzz(range(part * PART, (part + 1) * PART), tmp_path))
+    found = counts(fuzz(part, tmp_path))
     assert found["wrong_seeds"] == found["deadlock_seeds"] == {}
     assert programs == [found["equal"]]  # one holds them all: one each takes four times as long
-    assert found["models"] == PART
-    assert found["equal"] >= 0.75 * PART, found["refused_by_reason"]  # refusing all is no answer
+    assert found["models"] == len(part)
+    assert found["equal"] >= 0.75 * len(part), found["refused_by_reason"]
 
 
 FOUND = 91
@@ -99,13 +99,15 @@ def test_every_layer_is_right_in_rtl_in_every_kind_of_format(rounds, tmp_path):
     assert found["equal"] >= 0.9 * len(indices), found["refused_by_reason"]
 
 
-CONSTRUCT_CASES = 4 * len(CONSTRUCTS)
+CONSTRUCT_CASES = (range(len(CONSTRUCTS)), range(len(CONSTRUCTS), 4 * len(CONSTRUCTS)))
+"""Each construct once, and in three more sizes and formats."""
 
 
 @pytest.mark.no_cover  # measuring would cost more than what it runs
 @pytest.mark.sim("verilator", "g++")
-def test_constructs_that_were_refused_are_right_in_rtl(tmp_path):
-    found = counts(fuzz(range(CONSTRUCT_CASES), tmp_path, make=construct_case))
+@pytest.mark.parametrize("seeds", first_and_slow(CONSTRUCT_CASES), ids=str)
+def test_constructs_that_were_refused_are_right_in_rtl(seeds, tmp_path):
+    found = counts(fuzz(seeds, tmp_path, make=construct_case))
     assert found["wrong_seeds"] == {}
     assert found["equal"] >= 0.75 * found["models"], found["refused_by_reason"]
 

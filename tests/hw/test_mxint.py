@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from covering import first_and_slow
 from mxint_reference import dot, fixed, row_of
 from torch import nn
 
@@ -217,7 +218,7 @@ def test_a_mixed_design_is_exact_in_rtl_with_and_without_stalls(mixed, tmp_path)
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("clock_mhz", [50, 150])
+@pytest.mark.parametrize("clock_mhz", first_and_slow([150, 50]))  # test_clock.py simulates at 50
 def test_a_mixed_design_is_exact_in_rtl_at_a_slow_and_a_fast_clock(mixed, clock_mhz, tmp_path):
     lowered = lower(mixed, Parallelism(2, clock_mhz=clock_mhz))
     simulator = Simulator(lowered.design, emit(lowered.design, tmp_path))

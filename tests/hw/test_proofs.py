@@ -2,8 +2,10 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
+from proof_ledger import COMMAND, FIRST, fast_proofs, line, read_ledger, verdict
 
 from chop.cli.main import main
 from chop.errors import HardwareError
@@ -12,7 +14,8 @@ from chop.hw.proofs import LAWS, PROOFS, Edit, Proof, Trace, prove
 from chop.hw.proofs.aiger import Aig
 from chop.hw.proofs.catalogue import proof_faults
 from chop.hw.proofs.harness_maker import SHARED, harness_text
-from chop.hw.proofs.prover import verdicts
+from chop.hw.proofs.prover import fingerprint, verdicts
+from chop.hw.proofs.question import question_files
 
 FAULTS = proof_faults()
 LOST = Edit("skid_buffer", "assign data_in_0_ready  = ready_q;", "assign data_in_0_ready = 1'b1;")
@@ -21,30 +24,81 @@ STUCK = Edit(
     "out_valid_q <= !ready_q || data_in_0_valid;",
     "out_valid_q <= !ready_q;",
 )
-FIRST = {p.module: p for p in reversed(PROOFS)}
-FAST = [p for p in PROOFS if not p.is_slow]
+FAST = fast_proofs()
+LEDGER = read_ledger()
 SLOW = [p for p in PROOFS if p.is_slow]
-
-
-def slow(value: str, is_slow: bool) -> object:
-    return pytest.param(value, marks=pytest.mark.slow) if is_slow else value
+SLOW_MODULES = [
+    pytest.param(module, marks=pytest.mark.slow)
+    for module in sorted(FAULTS)
+    if FIRST[module].is_slow
+]
 
 
 def broken(proof: Proof) -> dict[str, Trace]:
     return {v.law: v.trace for v in prove(proof) if not v.is_proved}
 
 
+def expected(name: str) -> str:
+    """Return the line of the ledger that the proof `name` must have."""
+    return line(name, FAST[name], "refuted" if name.endswith("with a fault") else "proved")
+
+
 @pytest.mark.sim("pyosys")
-@pytest.mark.parametrize("proof", FAST, ids=str)
-def test_the_laws_are_proved(proof, limit=120):
-    assert [(v.law, v.is_proved) for v in prove(proof, limit)] == [(x, True) for x in proof.laws]
+@pytest.mark.parametrize("name", FAST)
+def test_every_proof_is_in_the_ledger_or_holds_today(name):
+    """A proof whose RTL, laws, sizes or settings changed is repeated here."""
+    if expected(name) not in LEDGER:
+        assert line(name, FAST[name], verdict(FAST[name])) == expected(name)
+
+
+def test_the_ledger_has_every_proof_and_no_other():
+    stale = LEDGER ^ {expected(name) for name in FAST}
+    assert not stale, f"the proofs changed: run `{COMMAND}` and commit what it writes"
+
+
+@pytest.mark.sim("pyosys")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAST)
+def test_the_ledger_is_right(name):
+    assert line(name, FAST[name], verdict(FAST[name])) in LEDGER
 
 
 @pytest.mark.sim("pyosys")
 @pytest.mark.slow
 @pytest.mark.parametrize("proof", SLOW, ids=str)
 def test_the_laws_are_proved_where_it_takes_longer(proof):
-    test_the_laws_are_proved(proof, limit=1200)
+    answers = prove(proof, limit=1200)
+    assert [(v.law, v.is_proved) for v in answers] == [(x, True) for x in proof.laws]
+
+
+BUFFER = FIRST["skid_buffer"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(BUFFER, sizes={**BUFFER.sizes, "SLOTS": 99}),
+        replace(BUFFER, laws=("order",)),
+        replace(BUFFER, files={"table.mem": [1]}),
+        replace(BUFFER, edits=(LOST,)),
+        replace(FIRST["fifo"], edits=()),
+    ],
+    ids=["sizes", "laws", "memories", "RTL", "module"],
+)
+def test_a_change_of_a_proof_changes_its_fingerprint(changed):
+    assert fingerprint(changed) != fingerprint(BUFFER)
+
+
+def test_a_change_of_a_module_below_changes_the_fingerprint():
+    below = replace(FIRST["fixed_batch_norm"], edits=(LOST,))
+    assert "skid_buffer.sv" in question_files(below)
+    assert fingerprint(below) != fingerprint(FIRST["fixed_batch_norm"])
+
+
+def test_comments_and_unused_modules_are_no_part_of_a_proof():
+    noted = Edit("skid_buffer", LOST.old, f"{LOST.old}  // a note")
+    unused = Edit("fifo", "count_q <= '0;", "count_q <= '1;")
+    assert fingerprint(replace(BUFFER, edits=(noted, unused))) == fingerprint(BUFFER)
 
 
 def test_the_laws_of_every_proof_are_in_the_folder_of_its_component():
@@ -71,8 +125,8 @@ def first_broken(proof: Proof) -> tuple[str, Trace] | None:
 
 
 @pytest.mark.sim("pyosys")
-@pytest.mark.parametrize("module", [slow(m, FIRST[m].is_slow) for m in sorted(FAULTS)])
-def test_a_fault_is_refuted(module):
+@pytest.mark.parametrize("module", ["skid_buffer", *SLOW_MODULES])
+def test_the_trace_of_a_fault_ends_where_a_law_is_broken(module):
     found = first_broken(FIRST[module].with_fault(FAULTS[module]))
     assert found is not None
     law, trace = found

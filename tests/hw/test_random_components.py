@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from covering import first_and_slow
 
 from chop.hw.arith.golden import ROUNDINGS, Fixed
 from chop.hw.design.samples import codes, stream
@@ -78,8 +79,10 @@ KINDS = (layer_norm, rms_norm, softmax, linear, matmul, avg_pool)
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2, 3))])
-def test_random_components_are_exact_in_values_and_cycles(seed, tmp_path):
+@pytest.mark.parametrize(
+    ("seed", "of_each_kind"), first_and_slow([(0, 1), *((seed, 2) for seed in range(4))])
+)
+def test_random_components_are_exact_in_values_and_cycles(seed, of_each_kind, tmp_path):
     rng = np.random.default_rng(seed)
-    components = [kind(rng) for kind in KINDS for _ in range(2)]
+    components = [kind(rng) for kind in KINDS for _ in range(of_each_kind)]
     assert all(verdict.is_exact for verdict in check_components(components, tmp_path))

@@ -213,9 +213,24 @@ def test_a_fault_is_noticed(lowered, simulator, fault):
         exercise(simulator[0], lowered.encode(*tokens(7, seed=2)))
 
 
+class Norms(nn.Module):
+    """Sixteen norms in a row: a small block with a long latency."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.LayerNorm(2) for _ in range(16))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
 @pytest.mark.sim
 def test_ports_may_rest_while_a_short_tensor_passes_all_layers(tmp_path):
-    graph = made(16, length=1)  # a pass takes 1 cycle, and a tensor about 900 for all of them
+    rules = {key: RULES[key] for key in ("by", "layer_norm")}
+    graph = quantised(Norms(), torch.randn(1, 1, 2), rules)
+    # a pass takes 1 cycle, and a tensor about 900 for all of them
     design = lower(graph, Parallelism(64), share_layers=1).design
     assert (design.passes, design.cycles()) == (16, 16)
     simulator = Simulator(design, emit(design, tmp_path))

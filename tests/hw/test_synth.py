@@ -78,6 +78,7 @@ def test_an_unknown_family_is_refused_with_the_known_ones(tmp_path):
         synthesize(tmp_path, family="xc8")
 
 
+@pytest.mark.slow
 @pytest.mark.sim("pyosys")
 def test_logic_for_a_slower_clock_takes_fewer_luts(tmp_path):
     gearbox = Gearbox(Stream((24,), 3, BYTE), 4)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from typing import Any
 
 import pytest
 import torch
+from covering import slow_unless
 from generating_models import FAMILIES, PAIRS, agree, graph, made, model, prompts, tokens
 from torch import nn
 from transformers import CompileConfig, DynamicCache, LlamaConfig, LlamaForCausalLM
@@ -58,8 +60,14 @@ def test_a_model_in_bfloat16_is_open_too(name: str) -> None:
     assert sizes == {"input_ids": ["free", "free"], "attention_mask": ["free", "free"]}
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["Llama", "Gemma 3", "T5"])
+MODELS = ("Llama", "Gemma 3", "T5")
+TURNS = [(MODELS[k % 3], way) for k, way in enumerate(WAYS)]
+"""Every way and every model; `make slow` tries all pairs."""
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), slow_unless(itertools.product(MODELS, WAYS), TURNS.__contains__)
+)
 def test_sampling_beams_and_static_caches_give_the_tokens_of_the_model(name: str, way: str) -> None:
     assert agree(name, prompts(name, side=_side(name)), **WAYS[way])
 

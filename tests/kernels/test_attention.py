@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -376,5 +377,5 @@ def test_without_a_compiler_torch_computes() -> None:
         "compiled = torch.ops.mase.attention(*given, None, False, 0.125); "
         "assert torch.equal(compiled, found) and compiled.transpose(1, 2).is_contiguous()"
     )
-    environment = {"MASE_NATIVE": "0", "PYTHONPATH": ":".join(sys.path)}
+    environment = {**os.environ, "MASE_NATIVE": "0", "PYTHONPATH": ":".join(sys.path)}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)

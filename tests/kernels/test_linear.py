@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 
@@ -189,7 +190,7 @@ def test_without_a_compiler_the_reference_computes_the_same(tmp_path: object) ->
         "x = torch.randn(2, 70); p = pack(w); y = packed_linear(x, p); "
         "assert torch.allclose(y, torch.nn.functional.linear(x, unpack(p)), atol=1e-5)"
     )
-    environment = {"MASE_NATIVE": "0", "PYTHONPATH": ":".join(sys.path)}
+    environment = {**os.environ, "MASE_NATIVE": "0", "PYTHONPATH": ":".join(sys.path)}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
 
 

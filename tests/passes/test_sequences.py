@@ -9,13 +9,19 @@ import random
 import pass_sequences
 import pytest
 import torch
+from covering import first_and_slow
 from pass_sequences import COMMUTES, STEPS, State, Step, Verdict, swapped, take, try_one
 from sequence_models import MODELS, graph_and_inputs
 
 PER_MODEL = 3
 TRIPLES = list(itertools.product(STEPS, repeat=3))
 CHOSEN = random.Random(15)
-SAMPLE = [(name, CHOSEN.choice(TRIPLES)) for name in MODELS for _ in range(PER_MODEL)]
+SAMPLE = [
+    row
+    for name in MODELS
+    for row in first_and_slow((name, CHOSEN.choice(TRIPLES)) for _ in range(PER_MODEL))
+]
+"""One sequence of each model in `make test`, and all of them in `make slow`."""
 TIED = "tied language model"
 ONCE_WRONG = [
     (TIED, ("prune", "quantise", "pack")),

@@ -4,6 +4,7 @@ import optuna
 import pytest
 import torch
 from compression_models import bert_graph, mlp, mlp_graph
+from covering import first_and_slow
 
 from chop.errors import ConfigError
 from chop.nn.quantizers import FORMATS
@@ -42,8 +43,12 @@ def test_the_default_settings_cover_the_registry():
     assert DEFAULT_SETTINGS.keys() == set(FORMATS)
 
 
-@pytest.mark.parametrize("name", DEFAULT_SETTINGS)
-@pytest.mark.parametrize("joint", [False, True])
+EITHER = [(name, bool(k % 2)) for k, name in enumerate(DEFAULT_SETTINGS)]
+"""Every format, in a joint space or in one of apart settings; `make slow` tries both."""
+OTHER = [(name, not joint) for name, joint in EITHER]
+
+
+@pytest.mark.parametrize(("name", "joint"), first_and_slow([*EITHER, *OTHER], len(EITHER)))
 def test_every_format_of_the_registry_gives_a_model_that_runs(name, joint):
     graph = mlp_graph()
     space = PrecisionSpace(graph, [name], joint=joint, keep_float=False)

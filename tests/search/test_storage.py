@@ -12,6 +12,7 @@ from pathlib import Path
 import optuna
 import pytest
 import toys
+from covering import first_and_slow
 from optuna.storages._rdb import models
 from optuna.storages._rdb.storage import _create_scoped_session
 
@@ -44,7 +45,13 @@ def plan(storage, directory, **changes):
     return WorkerPlan(**{**given, **changes})
 
 
-@pytest.fixture(params=[*FILES, "postgres"])
+def storages(*, is_slow: bool) -> list:
+    """Return the kinds of storage; `is_slow`: all but the journal, the default, are slow."""
+    kinds = ["study.journal", "study.db", "postgres"]
+    return first_and_slow(kinds, 1 if is_slow else len(kinds))
+
+
+@pytest.fixture(params=storages(is_slow=False))
 def storage(request, tmp_path):
     if request.param == "postgres":
         return request.getfixturevalue("postgres")
@@ -74,7 +81,9 @@ def kill_and_go_on(start, storage, folder, name, kills):
     return toys.evaluated(folder)
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+# Other storages are killed by `make slow`; what a kill leaves in them is tried below in all.
+@pytest.mark.parametrize("storage", storages(is_slow=True), indirect=True)
+@pytest.mark.parametrize("kills", first_and_slow([1, 5]))
 def test_a_killed_search_goes_on_to_its_count_and_repeats_nothing(start, storage, tmp_path, kills):
     name = f"killed-{random.random()}"
     lines = kill_and_go_on(start, storage, tmp_path / "trials", name, kills)

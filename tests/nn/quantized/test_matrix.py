@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from covering import first_and_slow, rotated, slow_unless
 from quantized_cases import FUNCTION_CASES, LAYER_CASES, SETTINGS, config_of, random
 from torch import Tensor, fx, nn
 
@@ -19,6 +20,18 @@ from chop.nn.quantizers import FORMATS, make_quantizer
 every_layer = pytest.mark.parametrize("op", LAYER_CASES)
 every_function = pytest.mark.parametrize("op", FUNCTION_CASES)
 in_every_format = pytest.mark.parametrize("form", FORMATS)
+
+
+@pytest.fixture(params=first_and_slow(["a third of the formats", "every format"]))
+def forms(request) -> list[str]:
+    """Return the formats of a test of one op; `make slow` takes all of them.
+
+    The thirds of the ops take turns, so that `make test` meets every op and every format.
+    """
+    if request.param == "every format":
+        return list(FORMATS)
+    cases = [*LAYER_CASES, *FUNCTION_CASES]
+    return rotated(list(FORMATS), cases.index(request.node.callspec.params["op"]))
 
 
 def float_layer(op: str) -> nn.Module:
@@ -69,8 +82,8 @@ RECURRENT = ("lstm", "gru", "rnn", "lstm_cell", "gru_cell", "rnn_cell")
 
 
 @pytest.mark.parametrize("op", [op for op in LAYER_CASES if op not in RECURRENT])
-def test_a_layer_is_the_float_layer_on_quantised_operands(op):
-    for form in FORMATS:
+def test_a_layer_is_the_float_layer_on_quantised_operands(op, forms):
+    for form in forms:
         reference, inputs = float_layer(op), LAYER_CASES[op].inputs()
         for parameter in reference.parameters():
             parameter.data = quantize(form, parameter)
@@ -79,8 +92,8 @@ def test_a_layer_is_the_float_layer_on_quantised_operands(op):
 
 
 @every_layer
-def test_gradients_reach_inputs_and_parameters(op):
-    for form in FORMATS:
+def test_gradients_reach_inputs_and_parameters(op, forms):
+    for form in forms:
         layer, inputs = quantized_layer(op, form), LAYER_CASES[op].inputs()
         run(layer, inputs).square().sum().backward()
         leaves = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
@@ -89,8 +102,8 @@ def test_gradients_reach_inputs_and_parameters(op):
 
 
 @every_layer
-def test_copies_and_pickles_of_a_layer_compute_the_same(op):
-    for form in FORMATS:
+def test_copies_and_pickles_of_a_layer_compute_the_same(op, forms):
+    for form in forms:
         layer, inputs = quantized_layer(op, form), LAYER_CASES[op].inputs()
         copies = [copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))]
         expected = run(layer, inputs)
@@ -100,8 +113,8 @@ def test_copies_and_pickles_of_a_layer_compute_the_same(op):
 
 
 @every_layer
-def test_state_dicts_of_float_and_quantised_layers_fit_each_other(op):
-    for form in FORMATS:
+def test_state_dicts_of_float_and_quantised_layers_fit_each_other(op, forms):
+    for form in forms:
         layer, other = quantized_layer(op, form), LAYER_CASES[op].layer()
         assert list(layer.state_dict()) == list(other.state_dict()), form
         twin, inputs = from_float(other, config_of(form)), LAYER_CASES[op].inputs()
@@ -112,8 +125,8 @@ def test_state_dicts_of_float_and_quantised_layers_fit_each_other(op):
 
 @every_layer
 @pytest.mark.parametrize("training", [True, False])
-def test_a_bypassed_layer_is_bit_identical_to_the_float_layer(op, training):
-    for form in FORMATS:
+def test_a_bypassed_layer_is_bit_identical_to_the_float_layer(op, training, forms):
+    for form in forms:
         reference = float_layer(op).train(training)
         layer = from_float(copy.deepcopy(reference), {"name": form, "bypass": True})
         inputs = LAYER_CASES[op].inputs()
@@ -124,9 +137,9 @@ def test_a_bypassed_layer_is_bit_identical_to_the_float_layer(op, training):
 
 
 @every_function
-def test_a_function_is_torchs_on_quantised_operands(op):
+def test_a_function_is_torchs_on_quantised_operands(op, forms):
     case = FUNCTION_CASES[op]
-    for form in FORMATS:
+    for form in forms:
         args = case.args()
         operands = [quantize(form, a) if i in case.operands else a for i, a in enumerate(args)]
         result = quantized_func_map[f"{op}_{form}"](*args, config=config_of(form))
@@ -134,8 +147,8 @@ def test_a_function_is_torchs_on_quantised_operands(op):
 
 
 @every_function
-def test_gradients_reach_the_operands_of_a_function(op):
-    for form in FORMATS:
+def test_gradients_reach_the_operands_of_a_function(op, forms):
+    for form in forms:
         args = FUNCTION_CASES[op].args()
         quantized_func_map[f"{op}_{form}"](*args, config=config_of(form)).square().sum().backward()
         for i in FUNCTION_CASES[op].operands:
@@ -143,16 +156,16 @@ def test_gradients_reach_the_operands_of_a_function(op):
 
 
 @every_function
-def test_a_bypassed_function_is_bit_identical_to_torchs(op):
-    for form in FORMATS:
+def test_a_bypassed_function_is_bit_identical_to_torchs(op, forms):
+    for form in forms:
         args = FUNCTION_CASES[op].args()
         result = quantized_func_map[f"{op}_{form}"](*args, config={"name": form, "bypass": True})
         assert torch.equal(result, FUNCTION_CASES[op].function(*args)), form
 
 
 @every_function
-def test_a_function_is_found_again_by_its_name(op):
-    for form in FORMATS:
+def test_a_function_is_found_again_by_its_name(op, forms):
+    for form in forms:
         function = quantized_func_map[f"{op}_{form}"]
         assert pickle.loads(pickle.dumps(function)) is function
         assert copy.deepcopy(function) is function
@@ -187,7 +200,12 @@ def compiles(call, inputs, backend) -> bool:
     return torch.allclose(result, first(call(*inputs)), rtol=1e-5, atol=1e-6)  # fused reductions
 
 
-@pytest.mark.parametrize("op", [*(op for op in LAYER_CASES if OPS[op].compute.kernel), "relu"])
+WITH_KERNEL = [*(op for op in LAYER_CASES if OPS[op].compute.kernel), "relu"]
+TWINS = ("lstm", "gru", "rnn", "conv1d", "batch_norm2d", "rms_norm")
+"""Layers whose code is that of another one here: their cells, conv2d, batch_norm1d, layer_norm."""
+
+
+@pytest.mark.parametrize("op", slow_unless(WITH_KERNEL, lambda op: op not in TWINS))
 def test_a_layer_is_captured_as_one_graph(op):
     layer = quantized_layer(op, "integer").eval()
     assert compiles(layer, LAYER_CASES[op].inputs(), "eager")

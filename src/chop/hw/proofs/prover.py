@@ -8,6 +8,7 @@ checks it. Both tools come with the package `pyosys`.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import re
@@ -24,10 +25,9 @@ from pathlib import Path
 from chop import toolchain
 from chop.errors import HardwareError, MissingDependencyError
 from chop.hw.design.claims import LAWS, Proof
-from chop.hw.design.component import OWN_SOURCES, rtl_sources
 from chop.hw.proofs.aiger import Aig
 from chop.hw.proofs.counterexample import Trace
-from chop.hw.proofs.harness_maker import SHARED, harness_text
+from chop.hw.proofs.question import question_files
 
 SEEN = (
     "data_in_0_ready",
@@ -53,6 +53,7 @@ _SCRIPT = (
     "opt_clean",
     "write_aiger -I -zinit -no-startoffset -map question.aim question.aig",
 )
+_PDR = "pdr"
 _CHILD = """
 import json, sys
 from pyosys import libyosys as ys
@@ -107,6 +108,15 @@ def prove_all(
             yield from answers
 
 
+def fingerprint(proof: Proof) -> str:
+    """Return a digest of all that decides the verdict on `proof`, equal on every machine.
+
+    The versions of the tools are no part of it.
+    """
+    settings = [SEEN, _SCRIPT, _PDR, proof.module, proof.laws, question_files(proof)]
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
+
+
 def find_abc() -> Path:
     """Return the path of ABC: that of the package `pyosys`, or one on the PATH."""
     toolchain.require_package("pyosys")
@@ -122,20 +132,12 @@ def find_abc() -> Path:
 
 
 def _pose(proof: Proof, folder: Path) -> None:
-    """Write the harness, the edited modules and the memories, and from them an AIG."""
-    own = {name: path / f"{name}.sv" for name, path in OWN_SOURCES.items()}
-    sources = {**rtl_sources(), **own}
-    for edit in proof.edits:
-        changed = folder / f"{edit.module}.sv"
-        changed.write_text(edit.apply(sources[edit.module].read_text()))
-        sources[edit.module] = changed
-    for name, words in proof.files.items():
-        (folder / name).write_text("".join(f"{word:x}\n" for word in words))
-    harness = folder / "harness.sv"
-    harness.write_text(harness_text(proof, sources[proof.module].read_text()))
-    shared = sorted(SHARED.glob("*.sv"))
-    files = " ".join(str(path) for path in (harness, *shared, *sources.values()))
-    read = f"read_slang --top prove_{proof.module} {files}"
+    """Write the files of `proof`, and from them an AIG."""
+    files = question_files(proof)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    sources = " ".join(name for name in files if name.endswith(".sv"))
+    read = f"read_slang --top prove_{proof.module} {sources}"
     shown = " ".join(f"w:{name}" for name in SEEN)
     commands = [read, _SCRIPT[0], f"expose {shown}", *_SCRIPT[1:]]
     child = [sys.executable, "-c", _CHILD, json.dumps(commands)]
@@ -155,7 +157,7 @@ def _answer(proof: Proof, law: str, aig: Aig, folder: Path, abc: Path, limit: in
     question.write_bytes(aig.only(output).write())
     reduced = folder / "reduced.aig"
     script = (
-        f"read_aiger {question.name}; write_aiger {reduced.name}; pdr -T {limit}; "
+        f"read_aiger {question.name}; write_aiger {reduced.name}; {_PDR} -T {limit}; "
         f"write_cex -a {witness.name}"
     )
     done = subprocess.run([abc, "-q", script], cwd=folder, capture_output=True, text=True)

@@ -16,6 +16,7 @@ from compression_models import (
     logits,
     mlp_graph,
 )
+from covering import slow_unless
 from nn.quantized.quantized_cases import config_of
 from torch import Tensor, nn
 
@@ -87,8 +88,13 @@ SCOPES = [
 ]
 
 
-@pytest.mark.parametrize(("method", "scope"), SCOPES)
-@pytest.mark.parametrize("sparsity", [0.0, 0.25, 0.75])
+SPARSITIES = (0.75, 0.25, 0.0)
+TURNS = [(*row, SPARSITIES[k % 3]) for k, row in enumerate(SCOPES)]
+"""Every method in every scope; the sparsities take turns, and `make slow` tries all of them."""
+ALL = [(*row, sparsity) for row in SCOPES for sparsity in SPARSITIES]
+
+
+@pytest.mark.parametrize(("method", "scope", "sparsity"), slow_unless(ALL, TURNS.__contains__))
 def test_reported_sparsity_is_the_measured_one(method: str, scope: str, sparsity: float) -> None:
     graph = mlp_graph()
     given = {} if METHODS[method].product else {"batches": [torch.randn(40, 8)]}
