@@ -1,7 +1,7 @@
 """Continuous batching: sequences join and leave the batch between steps.
 
-One thread runs the engine. Each step first reads the prompt of one waiting job, and then generates
-one token of every running job in one call of the captured graph.
+One thread runs the engine. Each step first reads the prompts of waiting jobs while there are
+places, and then generates one token of every running job in one call of the captured graph.
 
 The tokens of a greedy answer are those of `MaseGraph.generate` on the prompt alone, up to
 rounding: prompts are read alone, with the same call, and a row of a batched product may differ
@@ -159,22 +159,23 @@ class BatchEngine:
     # -- steps -------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Read one waiting prompt and generate a token of each running job.
+        """Read waiting prompts while there are places, then generate a token of each running job.
 
         The reading of a prompt yields its first token. Return True if a job is left.
         """
         with torch.inference_mode():
             self._leave([job for job in self._running if job.is_cancelled], CANCELLED)
-            self._admit()
+            while self._admit():
+                pass
             self._decode()
         with self._changed:
             return bool(self._present())
 
-    def _admit(self) -> None:
-        """Read the prompt of the first waiting job if there is a place."""
+    def _admit(self) -> bool:
+        """Read the prompt of the first waiting job; return False if there is none, or no place."""
         job = self._next_job()
         if job is None:
-            return
+            return False
         job.sampler = Sampler(self._model, job.prompt, job.sampling)
         cache = BatchCache(self._model.config, self._cache_formats)
         logits = self._logits(torch.tensor([job.prompt]), cache)
@@ -187,6 +188,7 @@ class BatchEngine:
             self._running.append(job)
             self._joining.clear()
         self._advance([job], logits)
+        return True
 
     def _next_job(self) -> Job | None:
         with self._changed:
