@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 LIGHT  := $(VENV)/.installed-demo
-EXTRAS := cluster,dashboard,demo,docs,examples,export,hardware,route,search,test,train
+EXTRAS := cluster,dashboard,demo,docs,examples,export,hardware,route,search,serve,test,train
 
 # Where no bytecode is to be written, every process would compile the thousands of files of torch
 # and transformers anew: it is then kept in $(VENV), out of the tree.

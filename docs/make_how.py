@@ -23,7 +23,7 @@ BLOCKS = ("layers", "folders")
 FOLDER_FILE = re.compile(r"^ {4}([\w<>.]+) {2,}(\S.*)$", re.M)
 """A file and what it holds, in the docstring of `chop.hw.design.folders`."""
 GROUPS = {
-    "what people call": ("cli", "tools", "search", "pipelines", "report", "actions"),
+    "what people call": ("cli", "tools", "search", "pipelines", "report", "serve", "actions"),
     "what models and files are": ("dataset", "models", "export"),
     "what is done to a graph": ("passes",),
     "what it becomes": ("hw", "kernels", "distributed"),

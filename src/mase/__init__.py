@@ -7,7 +7,8 @@ True
 `mase.quantize(model, bits=4, method="gptq", dataset="digits")` is the command `mase quantize` with
 the same options. It prints nothing and returns the record of the run with its graph. `import` and
 `pass` are `mase.import_` and `mase.pass_`. `help(mase.quantize)` shows the options. The packages
-`mase.export`, `mase.hw`, `mase.report` and `mase.search` can be called in the same way.
+`mase.export`, `mase.hw`, `mase.report`, `mase.search` and `mase.serve` can be called in the same
+way.
 
 `mase.load(model)` returns a model in any form that the commands take as a graph, and
 `mase.load_tokenizer(model)` its tokenizer.

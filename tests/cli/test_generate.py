@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from chop import MaseGraph
+from chop.cli.cache_recapture import captured_with_cache
+from chop.cli.failures import SourceError
 from chop.cli.text_generation import read_format
 from chop.kernels.row_codecs import codec_of
+from chop.passes import quantize_transform_pass
 
 WORDS = ["<pad>", "<s>", "</s>", *(f"w{i}" for i in range(93))]
 PROMPT = ("--prompt", "w5 w9 w30 w2")
@@ -102,8 +106,37 @@ def test_a_checkpoint_with_a_cache_generates(mase, folder, tmp_path) -> None:
     line = f"generate with --tokenizer {folder} --max-new-tokens 6 --out g --json"
     assert mase(line, *PROMPT).document["text"] == words_of(folder)
     MaseGraph(made("Llama"), ["input_ids"]).export(tmp_path / "without")
-    ran = mase(f"generate without --tokenizer {folder} --out g", *PROMPT)
-    assert ran.code != 0 and "captured without its cache" in ran.err
+    ran = mase(line.replace("with ", "without ", 1), *PROMPT)
+    assert "'without' was captured without its cache: it is captured again" in ran.err
+    assert ran.document["text"] == words_of(folder)
+
+
+def test_quantised_layers_stay_in_a_second_capture() -> None:
+    widths = {"weight_width": 6, "data_in_width": 8, "bias_width": 8}
+    config = {"linear": {"config": {"name": "mxint", **widths}}}
+    graphs = [MaseGraph(made("Llama"), cache=cache) for cache in (False, True)]
+    for graph in graphs:
+        quantize_transform_pass(graph, {"by": "type", **config})
+    again = captured_with_cache(graphs[0], "model")
+    ids = torch.tensor([[5, 9, 30, 2]])
+    logits = [graph.model(input_ids=ids).logits for graph in (again, *graphs)]
+    assert torch.equal(logits[0], logits[2])
+    assert torch.allclose(logits[0], logits[1], atol=1e-4)
+    assert again.generate(ids, max_new_tokens=6).tolist() == (
+        graphs[1].generate(ids, max_new_tokens=6).tolist()
+    )
+
+
+def test_a_graph_that_passes_changed_is_not_captured_again() -> None:
+    graph = MaseGraph(made("Llama"))
+    node = next(n for n in graph.nodes if n.op == "call_function" and n.target is operator.mul)
+    node.target = operator.add
+    graph.recompile()
+    with pytest.raises(SourceError, match="its graph was changed, as in 'call_function add'"):
+        captured_with_cache(graph, "model")
+    other = MaseGraph(torch.nn.Linear(3, 3), dummy_in=torch.zeros(1, 3))
+    with pytest.raises(SourceError, match="Linear is no model of transformers"):
+        captured_with_cache(other, "model")
 
 
 WRONG = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from chop.cli.source import FILE, find_source
 from chop.errors import ChopError
 from chop.export import from_gguf, to_compressed_tensors, to_gguf, to_onnx
 from chop.kernels.layers import QLinearPacked
+from chop.passes import pack_weights_transform_pass
 
 LETTERS = ["<|end|>", *"Ġabcdefghijklmnopqrstuvwxyz", "ab"]
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}ab{% endfor %}"
@@ -98,6 +100,44 @@ def test_what_a_command_saved_generates(mase, folder, command) -> None:
     ran = mase(f"generate q {QUESTION} --max-new-tokens 4 --out g --json")
     assert ran.code == 0, ran.err
     assert ran.document["text"] == answer(MaseGraph.from_checkpoint("q/graph"), folder)
+
+
+@pytest.fixture(scope="module")
+def forms(folder, gguf, tmp_path_factory):
+    """The same model in every form, each with its tokenizer."""
+    place = tmp_path_factory.mktemp("forms")
+    model = LlamaForCausalLM.from_pretrained(folder)
+    for name, cache in (("with cache", True), ("without cache", False)):
+        MaseGraph(model, cache=cache).export(place / name / "graph")
+        PreTrainedTokenizerFast.from_pretrained(folder).save_pretrained(place / name / "tokenizer")
+    packed = MaseGraph(model)
+    pack_weights_transform_pass(packed, {"format": "mxint4"})
+    packed.export(place / "packed" / "graph")
+    (place / "text.txt").write_text("abcd efgh " * 200)
+    names = ("with cache", "without cache", "packed")
+    return {"folder": folder, "GGUF": gguf, **{name: place / name for name in names}}
+
+
+USES = {
+    "generate": [QUESTION, "--max-new-tokens", "2"],
+    "chat": ["--max-new-tokens", "2"],
+    "eval": ["--dataset", "{text}", "--max-token-len", "16", "--test-rows", "4"],
+    "bench": ["--iterations", "1"],
+}
+
+
+@pytest.mark.parametrize("command", USES)
+@pytest.mark.parametrize("form", ["folder", "GGUF", "with cache", "without cache", "packed"])
+def test_every_command_takes_a_language_model_in_every_form(
+    mase, forms, folder, monkeypatch, command, form
+):
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{QUESTION}\n"))
+    text = forms["without cache"].parent / "text.txt"
+    more = [word.format(text=text) for word in USES[command]]
+    if form == "packed" and command != "bench":
+        more += ["--tokenizer", folder]
+    ran = mase(command, forms[form], *more)
+    assert ran.code == 0, ran.err
 
 
 @pytest.mark.parametrize("target", first_and_slow(["gguf", "hf", "onnx"], 2))

@@ -116,7 +116,8 @@ def test_a_dry_run_of_a_right_line_prints_its_configuration_and_writes_nothing(
 
 
 def test_every_command_has_a_dry_run_that_is_tried():
-    others = {"generate", "import", "emit", "simulate", "synth", "hw"}  # they need other models
+    # they need other models
+    others = {"generate", "chat", "serve", "import", "emit", "simulate", "synth", "hw"}
     assert set(RIGHT) | others == set(COMMANDS)
 
 

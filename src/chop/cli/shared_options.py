@@ -93,6 +93,34 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LanguageOptions(ModelOptions):
+    """Language model."""
+
+    keeps_packed: ClassVar[bool] = True
+
+    tokenizer: Annotated[
+        str | None, "Hub name or folder of the tokenizer. Default: the model's own."
+    ] = None
+    cache: Annotated[
+        str,
+        "Number format of keys and values: float, mxint8, mxfp4/16, fixed8.4 …; int8 and int4 have "
+        "a scale per row.",
+    ] = "float"
+    cache_layers: Annotated[
+        tuple[str, ...], "Cache formats of single layers, as 0=mxint8,5=float."
+    ] = ()
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        "Type in which a Hugging Face model computes. Default: its own type, float32 on a CPU.",
+    ] = None
+    pack: Annotated[
+        str | None,
+        "Pack the weights into this format first: mxint8, mxint4/16, mxfp8, mxfp4, int4, int8 …",
+    ] = field(default=None, metadata={"check": "chop.kernels.packed_formats:check_pack_format"})
+    device: Annotated[str, "cpu or cuda."] = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataOptions:
     """Data and metric."""
 

@@ -1,4 +1,4 @@
-"""Parts of `mase generate`: the graph with its cache, formats, tokenizer, device."""
+"""Parts of `mase generate`, `chat` and `serve`: graph with cache, formats, tokenizer, device."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import torch
 from transformers import TextStreamer
 
 from chop.actions.generation import Generated
+from chop.cli.cache_recapture import captured_with_cache
 from chop.cli.commands.generate import GenerateConfig
 from chop.cli.console import write_line
 from chop.cli.failures import SourceError, UsageError
 from chop.cli.session import Session
 from chop.cli.settings import read_assignment
-from chop.cli.source import HUGGING_FACE, Source
+from chop.cli.shared_options import LanguageOptions
+from chop.cli.source import HUGGING_FACE, Source, find_source
 from chop.dataset.tokenized import load_tokenizer
 from chop.errors import ConfigError, DataError, TraceError
 from chop.hub import locate
@@ -28,12 +30,13 @@ from chop.models.named import missing_weights
 from chop.models.tasks import PREDICTS_TEXT, own_task, read_config, task_of_class
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes import pack_weights_transform_pass
+from chop.serve.batch_engine import BatchEngine, EngineLimits
 
 LANGUAGE = (PREDICTS_TEXT, "seq2seq-lm")
 """Tasks of models that generate text."""
 
 
-def check_language(config: GenerateConfig, source: Source) -> None:
+def check_language(config: LanguageOptions, source: Source) -> None:
     """Raise if the model has another task, or if its language head would be random."""
     model = source.model if source.graph is None else source.graph.model
     kind = type(model).__name__
@@ -65,7 +68,7 @@ def _no_language(name: str, fact: str) -> str:
     )
 
 
-def dtype_of(config: GenerateConfig) -> torch.dtype | None:
+def dtype_of(config: LanguageOptions) -> torch.dtype | None:
     """Return the type to compute in, None for the model's own. CPUs are slow in narrow types."""
     if config.dtype is None and config.device != "cpu":
         return None
@@ -73,15 +76,45 @@ def dtype_of(config: GenerateConfig) -> torch.dtype | None:
     return dtype
 
 
-def graph_with_cache(source: Source, dtype: torch.dtype | None = None) -> MaseGraph:
-    """Return the model as a graph with a KV cache."""
+def load_language_model(config: LanguageOptions, session: Session) -> tuple[Source, MaseGraph, Any]:
+    """Return the model of a configuration, as a graph that generates, and its tokenizer.
+
+    Weights of quantised layers are packed with their values, or all with `config.pack`.
+    """
+    source = find_source(config)
+    check_language(config, source)
+    graph = graph_with_cache(source, dtype_of(config), session)
+    tokenizer = load_tokenizer_of(config, source)
+    if config.pack is None:
+        pack_quantised(graph)
+    else:
+        pack_weights_transform_pass(graph, {"format": config.pack})
+    graph.model.eval().to(device_named(config.device))
+    return source, graph, tokenizer
+
+
+def load_engine(
+    config: LanguageOptions,
+    graph: MaseGraph,
+    command: str,
+    max_batch: int = 1,
+    max_queue: int = 0,
+    max_length: int | None = None,
+) -> BatchEngine:
+    """Return the engine of a language model, with the cache of a configuration."""
+    limits = EngineLimits(max_batch, max_queue, max_length)
+    return BatchEngine(graph, limits, cache=cache_formats(config, command))
+
+
+def graph_with_cache(source: Source, dtype: torch.dtype | None, session: Session) -> MaseGraph:
+    """Return the model as a graph with a KV cache; a checkpoint without one is captured again."""
     if source.graph is not None:
-        if not has_cache(source.graph.model):
-            raise SourceError(
-                f"model '{source.name}': the checkpoint was captured without its cache. Capture "
-                "the model with MaseGraph(model, cache=True), compress that, and export it."
-            )
-        return source.graph
+        if has_cache(source.graph.model):
+            return source.graph
+        session.console.note(
+            f"model '{source.name}' was captured without its cache: it is captured again with one"
+        )
+        return captured_with_cache(source.graph, source.name)
     assert source.model is not None, "a source has a model or a graph"
     try:
         return MaseGraph(source.model.eval().to(dtype), dummy_in=source.inputs, cache=True)
@@ -103,22 +136,22 @@ def pack_quantised(graph: MaseGraph) -> None:
         pack_weights_transform_pass(graph, {"skip": floats})
 
 
-def cache_formats(config: GenerateConfig) -> Any:
-    """Return the format of the cache, or formats by layer."""
-    default = read_format(config.cache)
+def cache_formats(config: LanguageOptions, command: str) -> Any:
+    """Return the format of the cache, or formats by layer; errors name the `command`."""
+    default = read_format(config.cache, f"{command}.cache")
     if not config.cache_layers:
         return default
     layers = {}
     for text in config.cache_layers:
         number, equals, name = text.partition("=")
         if not equals or not number.strip().isdigit():
-            raise ConfigError(f"generate.cache_layers: expected LAYER=FORMAT, got '{text}'.")
-        layers[int(number)] = read_format(name)
+            raise ConfigError(f"{command}.cache_layers: expected LAYER=FORMAT, got '{text}'.")
+        layers[int(number)] = read_format(name, f"{command}.cache_layers")
     return {DEFAULT: default, **layers}
 
 
-def read_format(text: str) -> str | Mapping[str, Any]:
-    """Return the format that `text` spells, checked.
+def read_format(text: str, where: str = "cache") -> str | Mapping[str, Any]:
+    """Return the format that `text` spells, checked; errors name the place `where`.
 
     >>> read_format("fixed8.4"), read_format("mxint8:group_size=16")
     ('fixed8.4', {'name': 'mxint8', 'group_size': 16})
@@ -126,7 +159,7 @@ def read_format(text: str) -> str | Mapping[str, Any]:
     name, colon, settings = text.strip().partition(":")
     old = read_assignment(settings) if colon and name in PACKED_FORMATS else {}
     format = {"name": name, **old} if old.keys() == {"group_size"} else text.strip()
-    codec_of(format, "generate.cache")
+    codec_of(format, where)
     return format
 
 
@@ -139,7 +172,7 @@ def device_named(name: str) -> torch.device:
     raise UsageError(f"--device {name}: not on this machine. `mase doctor` says what is.")
 
 
-def load_tokenizer_of(config: GenerateConfig, source: Source) -> Any:
+def load_tokenizer_of(config: LanguageOptions, source: Source) -> Any:
     """Return the tokenizer of the configuration or of the model."""
     place = config.tokenizer or source.place
     if place is None:

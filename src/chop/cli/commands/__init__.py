@@ -27,6 +27,8 @@ SUMMARIES = {
     "train": "Train a model on a dataset; resume after an interruption.",
     "eval": "Evaluate a model on the test rows of a dataset.",
     "generate": "Generate text from a prompt: tokens/s, memory, quantised KV cache.",
+    "chat": "Talk to a language model in the terminal.",
+    "serve": "Serve a language model: OpenAI's API, batched decoding, a chat page.",
     "explain": "Find the layers and operands that make a quantised model worse.",
     "sweep": "Compress a model at many values and draw the accuracy.",
     "search": "Search the formats and sparsities that cost least at the same accuracy.",

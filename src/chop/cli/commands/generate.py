@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any
 
 from chop.cli.session import Session
-from chop.cli.shared_options import SECOND, ModelOptions, OutputOptions
+from chop.cli.shared_options import SECOND, LanguageOptions, OutputOptions
 from chop.errors import ConfigError
 
 EXAMPLES = (
@@ -19,10 +19,8 @@ EXAMPLES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateConfig(ModelOptions, OutputOptions):
+class GenerateConfig(LanguageOptions, OutputOptions):
     """Text generation."""
-
-    keeps_packed: ClassVar[bool] = True
 
     prompt: Annotated[str | None, "Question or text to continue."] = field(
         default=None, metadata=SECOND
@@ -31,9 +29,6 @@ class GenerateConfig(ModelOptions, OutputOptions):
         bool | None,
         "Wrap the prompt in the tokenizer's chat template and print the answer alone. Default: on "
         "if the tokenizer has a template.",
-    ] = None
-    tokenizer: Annotated[
-        str | None, "Hub name or folder of the tokenizer. Default: the model's own."
     ] = None
     max_new_tokens: Annotated[int, "Largest number of tokens to generate."] = 64
     sample: Annotated[
@@ -45,23 +40,6 @@ class GenerateConfig(ModelOptions, OutputOptions):
     top_k: Annotated[int, "Draw from this many of the most probable tokens."] = 50
     top_p: Annotated[float, "Draw from the fewest tokens that hold this probability."] = 1.0
     beams: Annotated[int, "Number of beams of beam search."] = 1
-    cache: Annotated[
-        str,
-        "Number format of keys and values: float, mxint8, mxfp4/16, fixed8.4 …; int8 and int4 have "
-        "a scale per row.",
-    ] = "float"
-    cache_layers: Annotated[
-        tuple[str, ...], "Cache formats of single layers, as 0=mxint8,5=float."
-    ] = ()
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"] | None,
-        "Type in which a Hugging Face model computes. Default: its own type, float32 on a CPU.",
-    ] = None
-    pack: Annotated[
-        str | None,
-        "Pack the weights into this format first: mxint8, mxint4/16, mxfp8, mxfp4, int4, int8 …",
-    ] = field(default=None, metadata={"check": "chop.kernels.packed_formats:check_pack_format"})
-    device: Annotated[str, "cpu or cuda."] = "cpu"
     compile: Annotated[bool, "Run a static cache through torch.compile."] = False
     stream: Annotated[bool, "Print each token as soon as it is generated."] = True
     repeat: Annotated[int, "Number of runs; the fastest is reported."] = 1
@@ -82,19 +60,10 @@ def run(config: GenerateConfig, session: Session) -> dict[str, Any]:
 
     from chop.actions.generation import generate
     from chop.cli import text_generation as text
-    from chop.cli.source import describe, find_source
-    from chop.passes import pack_weights_transform_pass
+    from chop.cli.source import describe
 
-    cache = text.cache_formats(config)
-    source = find_source(config)
-    text.check_language(config, source)
-    graph = text.graph_with_cache(source, text.dtype_of(config))
-    tokenizer = text.load_tokenizer_of(config, source)
-    if config.pack is None:
-        text.pack_quantised(graph)
-    else:
-        pack_weights_transform_pass(graph, {"format": config.pack})
-    graph.model.eval().to(text.device_named(config.device))
+    cache = text.cache_formats(config, "generate")
+    source, graph, tokenizer = text.load_language_model(config, session)
     inputs = text.encode(tokenizer, config, graph)
     session.start_work()
     streamer = text.make_streamer(config, session, tokenizer)

@@ -1,0 +1,1 @@
+"""Serving of captured language models: batched decoding and an OpenAI-compatible server."""
