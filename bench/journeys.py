@@ -5,8 +5,8 @@ python bench/journeys.py [NAME …] [--models FOLDER] [--data FOLDER] [--out FOL
 `MODELS` is the list. A model is at `--models FOLDER/NAME` (default: MASE_MODELS), for a package as
 its unpacked wheel, or at a path in the environment variable of its row. A model that is absent is
 listed with the command that gets it. `journey_subjects` makes the data of a domain and its metric.
-`--peers` is a Python with onnxruntime and xllamacpp, which runs the exported files. Finished steps
-are skipped, so that an interrupted run resumes. Results go to bench/results/journeys.json, one
+`--peers` (default: MASE_PEERS) is a Python with onnxruntime and xllamacpp, which runs the exported
+files. Finished steps are skipped, so that an interrupted run resumes. Results go to bench/results/journeys.json, one
 section per model. To add a model, add a row to `MODELS`.
 """
 
@@ -33,6 +33,8 @@ from chop.dataset.row_selection import LABEL_NAMES
 
 RESULT = "journeys"
 ROOT = Path(__file__).resolve().parents[1]
+TEXTS = ("command", "reason")
+"""Fields of a record that may name a folder of this machine."""
 MISSING = "not here: {get}"
 
 
@@ -252,7 +254,10 @@ def travel(
     plugins, folder = subject.plugins, out / subject.name
     result = mase.journey(place, dataset=dataset, plugins=plugins, out=folder, **options)
     steps = [*result["steps"], *_other_programs(subject, models, dataset, folder, result, peer)]
-    steps = [{**step, "command": _plain(step["command"], (models, data))} for step in steps]
+    steps = [
+        {**step, **{key: _plain(step[key], (models, data)) for key in TEXTS if key in step}}
+        for step in steps
+    ]
     refused = sum(step["outcome"] == "refused" for step in steps)
     return {
         "outcome": f"{refused} refused, {result['failed']} failed",
@@ -289,7 +294,8 @@ def _other_programs(
 def _plain(text: str, folders: tuple[Path | None, ...]) -> str:
     """Return a command line without the folders of this machine."""
     for name, folder in zip(("MODELS", "DATA"), folders, strict=True):
-        text = text.replace(str(folder), name) if folder is not None else text
+        for path in [] if folder is None else [str(folder.resolve()), str(folder)]:
+            text = text.replace(path, name)
     return text
 
 
@@ -301,7 +307,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=os.environ.get("MASE_MODELS"))
     parser.add_argument("--data", type=Path, default=os.environ.get("MASE_DATA"))
     parser.add_argument("--out", type=Path, default=Path("out/journeys"))
-    parser.add_argument("--peers", metavar="PYTHON", help="Python with onnxruntime and xllamacpp")
+    parser.add_argument("--peers", metavar="PYTHON", default=os.environ.get("MASE_PEERS"))
     parser.add_argument("--list", action="store_true", help="list the models and where they are")
     options = parser.parse_args()
     for name in options.names:

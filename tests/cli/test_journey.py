@@ -198,7 +198,7 @@ def test_a_metric_of_a_plugin_is_reported(tmp_path, trained, monkeypatch):
     (tmp_path / "sevens.py").write_text(METRIC)
     more = {"plugins": ["sevens.py"], "metric": "share_of_sevens", "test_rows": 16}
     result = mase.eval(str(trained), dataset="digits", **more, out="out/eval")
-    assert list(result["eval"])[0] == "share_of_sevens"
+    assert next(iter(result["eval"])) == "share_of_sevens"
 
 
 @pytest.mark.parametrize(
