@@ -6,8 +6,8 @@ python bench/journeys.py [NAME …] [--models FOLDER] [--data FOLDER] [--out FOL
 its unpacked wheel, or at a path in the environment variable of its row. A model that is absent is
 listed with the command that gets it. `journey_subjects` makes the data of a domain and its metric.
 `--peers` (default: MASE_PEERS) is a Python with onnxruntime and xllamacpp, which runs the exported
-files. Finished steps are skipped, so that an interrupted run resumes. Results go to bench/results/journeys.json, one
-section per model. To add a model, add a row to `MODELS`.
+files. Finished steps are skipped, so that an interrupted run resumes. Results go to
+bench/results/journeys.json, one section per model. To add a model, add a row to `MODELS`.
 """
 
 from __future__ import annotations
