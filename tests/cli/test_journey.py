@@ -185,7 +185,12 @@ def test_the_worst_layer_is_named_and_onnx_holds_the_bits(tmp_path, trained, mon
 
 
 METRIC = """
+import torch
+
 from chop.actions import METRICS
+
+def build():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
 
 @METRICS.entry("share_of_sevens")
 def share_of_sevens(scores, labels):
@@ -199,6 +204,14 @@ def test_a_metric_of_a_plugin_is_reported(tmp_path, trained, monkeypatch):
     more = {"plugins": ["sevens.py"], "metric": "share_of_sevens", "test_rows": 16}
     result = mase.eval(str(trained), dataset="digits", **more, out="out/eval")
     assert next(iter(result["eval"])) == "share_of_sevens"
+
+
+def test_one_file_registers_names_and_builds_the_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "twice.py").write_text(METRIC.replace("share_of_sevens", "sevens_again"))
+    more = {"plugins": ["twice.py"], "metric": "sevens_again", "test_rows": 16}
+    result = mase.eval("twice.py:build", dataset="digits", **more, out="out/eval")
+    assert next(iter(result["eval"])) == "sevens_again"
 
 
 @pytest.mark.parametrize(
