@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from chop import MaseGraph
+from chop.cli.checkpoints import checkpoint_path
 from chop.cli.journey_table import shown
 from chop.export import from_onnx
 
@@ -64,7 +65,7 @@ def _exported(out: Path, variant: str, kind: str, inputs: Any, peer: str | None)
     if peer is None:
         return "no --peers PYTHON was given."
     folder = out / variant.replace(" ", "-")
-    model = MaseGraph.from_checkpoint(folder / "model").model.eval()
+    model = _graph(folder / "model").model.eval()
     rows: dict[str, torch.Tensor] = inputs(model)
     file = folder / f"export-{kind}" / f"model.{kind}"
     if kind == "gguf":
@@ -73,6 +74,13 @@ def _exported(out: Path, variant: str, kind: str, inputs: Any, peer: str | None)
         ours = _tensors(model(**rows))
     theirs = _run(peer, kind, file, [value.numpy() for value in rows.values()])
     return theirs if isinstance(theirs, str) else _difference(ours, theirs)
+
+
+def _graph(folder: Path) -> MaseGraph:
+    """Return the graph that a command stored in `folder`."""
+    path = checkpoint_path(folder)
+    assert path is not None, f"{folder}: a step that is done has a checkpoint"
+    return MaseGraph.from_checkpoint(path)
 
 
 def _next_tokens(model: Any, ids: torch.Tensor, file: Path, peer: str) -> Any:

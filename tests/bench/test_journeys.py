@@ -72,7 +72,7 @@ def exported(tmp_path):
     model = torch.nn.Linear(4, 3)
     graph = MaseGraph(model, dummy_in={"input": torch.randn(2, 4)})
     graph, _ = add_common_metadata_analysis_pass(init_metadata_analysis_pass(graph)[0])
-    graph.export(tmp_path / "4-bits-gptq/model")
+    graph.export(tmp_path / "4-bits-gptq/model/graph")
     (tmp_path / "4-bits-gptq/export-onnx").mkdir()
     to_onnx(graph, tmp_path / "4-bits-gptq/export-onnx/model.onnx")
     return tmp_path

@@ -148,8 +148,8 @@ def _bits(config: JourneyConfig) -> dict[str, tuple[str, dict[str, Any]]]:
             is_average = bits not in SHIPPED_WIDTHS
             if method == NEAREST and is_average:  # an average is chosen by data
                 continue
-            data = {"dataset": None} if method == NEAREST else rows
-            settings = {"bits": bits, "method": (method,), **target, **data}
+            settings = {"bits": bits, "method": (method,), **target}
+            settings |= {} if method == NEAREST else rows
             variants[f"{bits:g} bits {method}"] = ("quantize", settings)
     return variants
 
@@ -235,9 +235,9 @@ class _Plan:
         command, settings = _variants(self.config)[self.variant]
         start = {**self.on("model"), "model": str(self.place("model", FLOAT))}
         needs = (self.key("model", FLOAT),)
-        data = {} if "dataset" in settings else self.data
-        given = {name: value for name, value in settings.items() if name != "dataset"}
-        yield self.step("model", command, {**start, **data, **given}, sized, needs)
+        is_blind = "bits" in settings and settings["method"] == (NEAREST,)
+        data = {} if is_blind else self.data
+        yield self.step("model", command, {**start, **data, **settings}, sized, needs)
         if self.config.explain and command == "quantize":
             rows = {"against": start["model"], "rows": self.config.calibration_rows}
             options = {**self.on("model"), **self.data, **rows}
