@@ -135,7 +135,7 @@ MODELS = (
         "swift-f0",
         PACKAGE.format("swift-f0"),
         "tones",
-        {**ONNX, "metric": "pitch_accuracy", "learning_rate": 1e-5, "eval_batch_size": 32},
+        {**ONNX, "metric": "pitch_accuracy", "eval_batch_size": 8, "calibration_rows": 16},
         path="tones.py:pitch",
         plugin="tones.py",
         original="swift_f0/model.onnx",
@@ -190,7 +190,7 @@ MODELS = (
     Subject(
         "pp-ocr-rec",
         dataset="rendered-text",
-        options={**ONNX, "metric": "texts_read", "learning_rate": 1e-4},
+        options={**ONNX, "metric": "texts_read", "prune": None},
         path=f"{OCR_MODELS}/ch_PP-OCRv4_rec_infer.onnx",
         original=f"{OCR_MODELS}/ch_PP-OCRv4_rec_infer.onnx",
         **OCR,

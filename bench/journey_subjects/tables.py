@@ -53,9 +53,9 @@ class Layer(nn.Module):
     def forward(self, rows: Tensor, labelled: Tensor) -> Tensor:
         """Return the next values of `rows`."""
         parts = (self.query(rows), self.key(labelled), self.value(labelled))
-        q, k, v = (p.unflatten(-1, (HEADS, -1)).transpose(0, 1) for p in parts)
+        q, k, v = (p.unflatten(-1, (HEADS, -1)).transpose(0, 1)[None] for p in parts)
         mixed = nn.functional.scaled_dot_product_attention(q, k, v)
-        rows = self.norm1(rows + self.out(mixed.transpose(0, 1).flatten(1)))
+        rows = self.norm1(rows + self.out(mixed[0].transpose(0, 1).flatten(1)))
         return self.norm2(rows + self.linear2(nn.functional.gelu(self.linear1(rows))))
 
     def load(self, weights: Mapping[str, Tensor], prefix: str) -> None:

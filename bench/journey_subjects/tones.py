@@ -20,8 +20,8 @@ from chop.dataset import DATASETS, ArrayDataset
 from chop.export import from_onnx
 
 HARMONICS = 6
-ROWS = {"train": 64, "validation": 32, "test": 32}
-BATCH = 32
+ROWS = {"train": 16, "validation": 8, "test": 16}
+BATCH = 8
 """Rows of every batch: a graph of this model is for one size."""
 
 
@@ -34,7 +34,7 @@ def tone(frequency: np.ndarray, rate: int) -> np.ndarray:
 
 # -- swift-f0: pitch ----------------------------------------------------------------------------
 
-PITCH_RATE, HOP, FRAMES = 16_000, 256, 96
+PITCH_RATE, HOP, FRAMES = 16_000, 256, 64
 LOWEST, HIGHEST = 46.875, 2093.75
 """Range of the model in Hz."""
 

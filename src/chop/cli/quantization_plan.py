@@ -126,7 +126,8 @@ def _fixed_width(
     names = f": {', '.join(sorted(n.name for n in wide))} in {widest} bits" if wide else ""
     listed = ", ".join(f"{count} layers in {form}" for form, count in counts.items())
     session.console.note(f"{listed}{names}")
-    rules = {name: {"config": dict(configs[label])} for name, label in labels.items()}
+    modules = {node.name: str(node.target) for node in nodes}  # a rule for every call of a module
+    rules = {modules[name]: {"config": dict(configs[label])} for name, label in labels.items()}
     return {"by": "name", **rules}, {"assignment": labels}
 
 
