@@ -174,7 +174,7 @@ def _allocate(
     if config.for_ is not None:
         target = check_target(config.for_, config.format)
         weights = [node_module(node).weight for node in layers_with_weights(graph)]
-        has_kernels = any(weight.dim() > MATRIX for weight in weights)  # type: ignore[union-attr,operator]
+        has_kernels = any(weight.dim() > MATRIX for weight in weights)  # type: ignore[operator]
         form = target.kernel_configs() if has_kernels else target.weight_configs()
     WeightBudget.of(graph, form).check(bits)
     session.start_work()
