@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,13 +27,17 @@ from measuring import record
 from tabulate import tabulate
 
 import mase
+from chop.cli.commands import COMMANDS
 from chop.cli.data import load_data
-from chop.cli.journey_table import reasons_of, table_of
+from chop.cli.functions import config_of
+from chop.cli.journey_steps import steps_of
+from chop.cli.journey_table import JOURNEY, reasons_of, table_of
 from chop.cli.shared_options import DataOptions
 from chop.dataset.row_selection import LABEL_NAMES
 
 RESULT = "journeys"
 ROOT = Path(__file__).resolve().parents[1]
+INTERRUPTED = "not run: the journey was stopped before this step."
 TEXTS = ("command", "reason")
 """Fields of a record that may name a folder of this machine."""
 MISSING = "not here: {get}"
@@ -237,22 +242,33 @@ MODELS = (
     Subject(
         "llama-imdb",
         "a causal language model of your own",
-        "imdb",
+        "imdb-lm",
         {
             **FEW,
             "bits": (8.0, 4.0),
             "for_": "gguf",
-            "exports": ("gguf", "compressed-tensors", "hf"),
+            "exports": ("gguf",),
             "prune": 0.3,
+            "train_rows": 32,
+            "test_rows": 32,
         },
     ),
 )
 
 
 def travel(
-    subject: Subject, models: Path | None, data: Path | None, out: Path, peer: str | None = None
+    subject: Subject,
+    models: Path | None,
+    data: Path | None,
+    out: Path,
+    peer: str | None = None,
+    *,
+    is_stored: bool = False,
 ) -> dict[str, Any]:
-    """Run the journey of one model and return its table, or how to get the model."""
+    """Run the journey of one model and return its table, or how to get the model.
+
+    `is_stored`: run nothing; the steps that an interrupted journey has not done are refusals.
+    """
     place = subject.place(models)
     if place is None:
         return {"outcome": MISSING.format(get=subject.get)}
@@ -260,7 +276,8 @@ def travel(
     if dataset is None:  # without rows there is nothing to select or to train on
         options = {}
     plugins, folder = subject.plugins, out / subject.name
-    result = mase.journey(place, dataset=dataset, plugins=plugins, out=folder, **options)
+    settings = {"dataset": dataset, "plugins": plugins, "out": folder, **options}
+    result = _stored(place, settings) if is_stored else mase.journey(place, **settings)
     steps = [*result["steps"], *_other_programs(subject, models, dataset, folder, result, peer)]
     steps = [
         {**step, **{key: _plain(step[key], (models, data)) for key in TEXTS if key in step}}
@@ -273,6 +290,19 @@ def travel(
         "reasons": reasons_of(steps),
         "steps": [{k: v for k, v in step.items() if k != "chain"} for step in steps],
     }
+
+
+def _stored(place: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the steps of an interrupted journey as `mase.journey` does."""
+    config = config_of(COMMANDS["journey"], {"model": place, **settings})
+    content = json.loads((settings["out"] / JOURNEY).read_text())
+    done = {f"{step['variant']}: {step['step']}": step for step in content["steps"]}
+    blank = {"outcome": "refused", "cell": "refused", "reason": INTERRUPTED, "command": ""}
+    steps = [
+        done.get(step.key, {**blank, "variant": step.variant, "step": step.title})
+        for step in steps_of(config, settings["out"])
+    ]
+    return {"steps": steps, "failed": sum(step["outcome"] == "failed" for step in steps)}
 
 
 def _other_programs(
@@ -319,6 +349,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("MASE_DATA"))
     parser.add_argument("--out", type=Path, default=Path("out/journeys"))
     parser.add_argument("--peers", metavar="PYTHON", default=os.environ.get("MASE_PEERS"))
+    parser.add_argument(
+        "--stored", action="store_true", help="store an interrupted journey as it is"
+    )
     parser.add_argument("--list", action="store_true", help="list the models and where they are")
     options = parser.parse_args()
     for name in options.names:
@@ -334,7 +367,9 @@ def main() -> None:
         if options.list:
             print(subject.name, subject.place(models) or MISSING.format(get=subject.get))
             continue
-        results = travel(subject, models, data, options.out, options.peers)
+        results = travel(
+            subject, models, data, options.out, options.peers, is_stored=options.stored
+        )
         print(f"\n{subject.name}: {results['outcome']}", flush=True)
         print(tabulate(results.get("table", []), headers="keys", disable_numparse=True))
         record.save_section(RESULT, subject.name, results)

@@ -176,11 +176,12 @@ def details(each: Journey) -> str:
     """Return every cell of one journey, and the reasons of its refusals."""
     table = each.results["table"]
     heads = list(table[0])
-    reasons = [f"{n}. {_plain(text)}" for n, text in enumerate(each.reasons, start=1)]
+    reasons = [f"{n}. {_plain(reason)}" for n, reason in enumerate(each.reasons, start=1)]
+    text = SUBJECTS[each.name]
     code = each.section["code"]["commit"][:8]
     when = f"Measured on {each.section['date'][:10]} at commit {code}: {each.results['outcome']}."
-    rows = [[row[head] for head in heads] for row in table]
-    parts = [f"## {each.name}", f"{SUBJECTS[each.name].capitalize()}. {when}", _table(heads, rows)]
+    rows = [[row[head] or "see float" for head in heads] for row in table]
+    parts = [f"## {each.name}", f"{text[0].upper()}{text[1:]}. {when}", _table(heads, rows)]
     return "\n\n".join([*parts, *(["\n".join(reasons)] if reasons else [])])
 
 
