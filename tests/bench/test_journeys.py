@@ -1,6 +1,7 @@
 """The list of models of bench/journeys.py: places, and what is printed for absent models."""
 
 import importlib
+import json
 import sys
 from pathlib import Path
 
@@ -110,3 +111,13 @@ def test_outputs_of_other_shapes_are_a_reason(journeys):
     peers = sys.modules["journey_peers"]
     reason = peers._difference([torch.zeros(2, 3)], [np.zeros((2, 4))])
     assert reason.startswith("outputs differ in shape or number")
+
+
+def test_an_interrupted_journey_is_stored_with_the_steps_that_are_done(journeys, tmp_path):
+    step = {"variant": "float", "step": "model", "outcome": "done", "cell": "outputs equal"}
+    (tmp_path / "journey.json").write_text(json.dumps({"steps": [step]}))
+    settings = {"dataset": "digits", "bits": (4.0,), "exports": (), "out": tmp_path}
+    first, *others = journeys._stored("mlp", settings)["steps"]
+    assert first == step
+    assert {each["reason"] for each in others} == {journeys.INTERRUPTED}
+    assert {each["variant"] for each in others} == {"float", "4 bits nearest", "4 bits gptq"}
