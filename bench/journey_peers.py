@@ -12,9 +12,11 @@ import numpy as np
 import torch
 
 from chop import MaseGraph
+from chop.actions.trainer import scores_of
 from chop.cli.checkpoints import checkpoint_path
 from chop.cli.journey_table import shown
 from chop.export import from_onnx
+from chop.ir.trace.inputs import Signature
 
 PROGRAM = Path(__file__).with_name("journey_peer.py")
 NAMES = {"onnx": "onnxruntime", "gguf": "llama.cpp"}
@@ -91,8 +93,8 @@ def _next_tokens(model: Any, ids: torch.Tensor, file: Path, peer: str) -> Any:
         if isinstance(theirs, str):
             return theirs
         with torch.no_grad():
-            output = model(input_ids=ids[:, :length])
-            scores = _tensors(output)[0][:, -1].log_softmax(-1)
+            output = model(**_inputs_of(model, ids[:, :length]))
+            scores = scores_of(output)[:, -1].float().log_softmax(-1)
         tokens = torch.from_numpy(theirs[0])
         shares += (scores.argmax(-1) == tokens).tolist()
         ours = scores[torch.arange(len(tokens)), tokens].numpy()
@@ -101,6 +103,12 @@ def _next_tokens(model: Any, ids: torch.Tensor, file: Path, peer: str) -> Any:
         "equal next tokens": f"{sum(shares)} of {len(shares)}",
         "largest difference (nats)": worst,
     }
+
+
+def _inputs_of(model: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the inputs of a language model for whole rows of tokens."""
+    values = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+    return {name: values[name] for name in Signature.of(model).names if name in values}
 
 
 def _run(peer: str, kind: str, file: Path, inputs: Sequence[np.ndarray]) -> list[np.ndarray] | str:
