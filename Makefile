@@ -101,6 +101,7 @@ screenshots: install
 
 figures: install
 	$(BIN)/python docs/make_results.py
+	$(BIN)/python docs/make_journeys.py
 	$(BIN)/python docs/make_how.py
 	$(BIN)/python docs/make_notebooks.py
 	$(BIN)/python docs/make_formats.py

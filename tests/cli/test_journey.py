@@ -177,9 +177,62 @@ def test_a_journey_without_a_dataset_compares_outputs_and_refuses_calibration(
     assert reasons[0].startswith("--method gptq looks at values of the dataset: give --dataset.")
 
 
+def test_bits_are_rounded_without_data_or_chosen_by_it(tmp_path):
+    """`nearest` sees no data; an average is chosen by data, so it has no `nearest`."""
+    config = JourneyConfig(model="mlp", dataset="digits", bits=(8.0, 4.0, 6.0), for_="onnx")
+    made = {s.variant: s.settings for s in steps_of(config, tmp_path) if s.title == "model"}
+    names = ["8 bits nearest", "8 bits gptq", "4 bits nearest", "4 bits gptq", "6 bits gptq"]
+    assert list(made) == ["float", *names]
+    assert "dataset" not in made["4 bits nearest"] and made["4 bits gptq"]["dataset"] == "digits"
+    assert all(made[name]["for_"] == "onnx" for name in names)
+
+
+def test_the_worst_layer_is_named_and_onnx_holds_the_bits(tmp_path, trained, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    few = {**ROWS, "bits": [4.0], "for_": "onnx", "methods": ["gptq"], "explain": True}
+    result = mase.journey(str(trained), **few, exports=["onnx"], out="out/bits")
+    rows = {row["step"]: row for row in table_of(result["steps"])}
+    assert rows["explain"]["float"] == "not quantised"
+    assert "worst layer layers" in rows["explain"]["4 bits gptq"]
+    assert rows["export onnx"]["4 bits gptq"].startswith("bytes ")
+
+
+METRIC = """
+import torch
+
+from chop.actions import METRICS
+
+def build():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+@METRICS.entry("share_of_sevens")
+def share_of_sevens(scores, labels):
+    return float((scores.argmax(-1) == 7).mean())
+"""
+
+
+def test_a_metric_of_a_plugin_is_reported(tmp_path, trained, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sevens.py").write_text(METRIC)
+    more = {"plugins": ["sevens.py"], "metric": "share_of_sevens", "test_rows": 16}
+    result = mase.eval(str(trained), dataset="digits", **more, out="out/eval")
+    assert next(iter(result["eval"])) == "share_of_sevens"
+
+
+def test_one_file_registers_names_and_builds_the_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "twice.py").write_text(METRIC.replace("share_of_sevens", "sevens_again"))
+    more = {"plugins": ["twice.py"], "metric": "sevens_again", "test_rows": 16}
+    result = mase.eval("twice.py:build", dataset="digits", **more, out="out/eval")
+    assert next(iter(result["eval"])) == "sevens_again"
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        ({"for_": "onnx"}, "--for chooses the formats of --bits: give --bits."),
+        ({"explain": True}, "--explain looks at values of the dataset: give --dataset."),
+        ({"metric": "acuracy", "dataset": "digits"}, "unknown metric 'acuracy'"),
         ({"epochs": 1.0}, "--epochs looks at values of the dataset: give --dataset."),
         ({"prune": 0.5}, "--prune looks at values of the dataset: give --dataset."),
         ({"rtl": True}, "--rtl looks at values of the dataset: give --dataset."),

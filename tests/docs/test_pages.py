@@ -117,6 +117,15 @@ def test_the_page_of_formats_has_every_format_and_draws_it():
         assert f"(images/formats_{family}.svg)" in text
 
 
+def test_the_journeys_are_those_of_the_file():
+    make_journeys = importlib.import_module("make_journeys")
+    assert (DOCS / "journeys.md").read_text() == make_journeys.page(), "docs/make_journeys.py"
+    for each in make_journeys.journeys():
+        assert each.name in make_journeys.SUBJECTS
+        for step in each.steps.values():
+            assert step.get("figures") or step.get("reason"), (each.name, step["step"])
+
+
 def test_the_results_are_those_of_the_files():
     make_results = importlib.import_module("make_results")
     assert (DOCS / "results.md").read_text() == make_results.page(), "docs/make_results.py"

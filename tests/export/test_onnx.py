@@ -10,6 +10,7 @@ from traced_zoo import tensors
 
 import chop.passes as passes
 from chop import MaseGraph
+from chop.actions.targets import layer_config
 from chop.errors import ExportError, SizeError
 from chop.export import from_onnx, to_exported_program, to_onnx, to_qonnx
 from chop.nn.quantized.layer import QuantizedModule
@@ -78,6 +79,17 @@ def compare(mg, path, inputs):
     for a, b in zip(ours, theirs, strict=True):
         assert (a - b).abs().max() <= 2e-5 * max(float(a.abs().max()), 1e-9)
     return [o.name for o in made.get_outputs()]
+
+
+def test_the_last_block_of_a_weight_may_be_short(tmp_path):
+    """A row of 40 numbers in blocks of 32 has a block of 8."""
+    pytest.importorskip("onnxscript", reason=NEEDS)
+    inputs = {"input": torch.randn(3, 40)}
+    mg = MaseGraph(nn.Sequential(nn.Linear(40, 6)).eval(), dummy_in=inputs)
+    mg, _ = passes.quantize_transform_pass(mg, {"linear": {"config": layer_config("int4/32")}})
+    (written,) = [r for r in to_onnx(mg, tmp_path / "m.onnx").records if r.name == "0.weight"]
+    assert written.written == "INT4 by blocks"
+    compare(mg, tmp_path / "m.onnx", inputs)
 
 
 CASES = {

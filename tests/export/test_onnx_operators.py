@@ -77,6 +77,8 @@ CASES = [
     ("Mod", (WHOLE, [ints(5)]), {}),
     ("Mod", (X, [floats(0.7)]), {"fmod": 1}),
     ("Clip", (X, [np.float32(-0.5)], [np.float32(0.7)]), {}),
+    ("Clip", (X, np.float32(-0.5), [np.float32(0.7)]), {}),
+    ("Clip", (X, [np.float32(-0.5)], np.float32(0.7)), {}),
     ("Clip", (X,), {"min": -0.5, "max": 0.7}, 10),
     ("PRelu", (X, [ROW]), {}),
     ("Where", (TRUTH, X, [np.float32(0)]), {}),

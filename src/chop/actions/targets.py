@@ -9,29 +9,49 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from chop.errors import ConfigError
 from chop.nn.quantizers import parse_format
 from chop.nn.quantizers.formats import spelled_settings
 
 SHIPPED_WIDTHS = (4, 8)
 """Widths that kernels and exports take."""
+MATRIX = 2
+"""Dimensions of the weight of a linear layer."""
+BY_CHANNEL = {4: "int4/channel", 8: "int8/channel"}
 
 
 @dataclass(frozen=True)
 class Target:
     """Formats of one target: `formats` by width.
 
+    `kernels`: formats of the weights of convolutions, by width, if they differ. Groups are along
+    the last dimension, which is the width of a kernel: they would have a scale for a few numbers.
     `rounds_inputs`: activations are rounded to 8 bits too. `embeddings`: it takes quantised tables.
     """
 
     formats: Mapping[int, str] = field(default_factory=lambda: {4: "mxint4/32", 8: "mxint8/32"})
     rounds_inputs: bool = False
     embeddings: bool = True
+    kernels: Mapping[int, str] = field(default_factory=dict)
+
+    def format_of(self, weight: Tensor, width: int) -> str:
+        """Return the format of a weight in `width` bits."""
+        is_kernel = weight.dim() > MATRIX
+        return self.kernels.get(width, self.formats[width]) if is_kernel else self.formats[width]
 
     def weight_configs(self, widths: Sequence[int] = SHIPPED_WIDTHS) -> dict[str, dict[str, Any]]:
         """Return the config of a layer for each width, by the spelling of its weight's format."""
+        return self._configs([self.formats[width] for width in widths])
+
+    def kernel_configs(self, widths: Sequence[int] = SHIPPED_WIDTHS) -> dict[str, dict[str, Any]]:
+        """Return the same for formats that fit the weights of convolutions as well."""
+        return self._configs([self.kernels.get(width, self.formats[width]) for width in widths])
+
+    def _configs(self, formats: Sequence[str]) -> dict[str, dict[str, Any]]:
         inputs = self.formats[max(self.formats)] if self.rounds_inputs else None
-        return {self.formats[w]: layer_config(self.formats[w], inputs) for w in widths}
+        return {form: layer_config(form, inputs) for form in formats}
 
     def width_of(self, format: str | None) -> int:
         """Return the width of one of its formats; the largest if there is none given."""
@@ -44,8 +64,8 @@ TARGETS: dict[str, Target] = {
     "cpu": Target(),
     "gpu": Target(),
     "gguf": Target(),
-    "vllm": Target({4: "int4/32", 8: "int8/32"}, embeddings=False),
-    "onnx": Target({4: "int4/32", 8: "int8/channel"}, embeddings=False),
+    "vllm": Target({4: "int4/32", 8: "int8/32"}, embeddings=False, kernels=BY_CHANNEL),
+    "onnx": Target({4: "int4/32", 8: "int8/channel"}, embeddings=False, kernels=BY_CHANNEL),
     "rtl": Target({4: "mxint4", 8: "mxint8"}, rounds_inputs=True, embeddings=False),
 }
 """Name of `--for` -> target."""

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chop.actions.targets import SHIPPED_WIDTHS
 from chop.cli.commands.journey import JourneyConfig
+from chop.cli.commands.quantize import NEAREST
 from chop.cli.shared_options import DataOptions, ModelOptions
 
-FLOAT = "float"
+FLOAT, PRUNED = "float", "pruned"
 PACK = "pack_weights_transform_pass"
 EXPORTED = {
     "onnx": "model.onnx",
@@ -25,6 +27,8 @@ EXPORTED = {
     "hf": "model",
 }
 """Export target -> file or folder that `mase export` writes."""
+TIMED_CALLS = (20,)
+"""Calls of the model whose median is its latency."""
 CHECKPOINT_OPTIONS = ("seed", "plugins", "classes")
 """Options of the model that also apply to its checkpoints."""
 
@@ -84,6 +88,16 @@ def timed(result: Mapping[str, Any]) -> dict[str, Any]:
     return {"latency (ms)": result["models"][0]["latency"] * 1e3}
 
 
+def explained(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the layer that loses most, and the loss of the model with and without it."""
+    info = result["explained"]
+    figures = {"loss (nats)": info["loss"]}
+    if not info["layers"]:
+        return {**figures, "worst layer": "none"}
+    worst = max(info["layers"], key=lambda row: row["loss"])
+    return {**figures, "worst layer": worst["layer"], "without it (nats)": worst["without"]}
+
+
 def simulated(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the verdict of a simulation."""
     bits = "equal" if result["is_exact"] else "different"
@@ -105,17 +119,38 @@ def _plans(config: JourneyConfig, out: Path) -> Iterator[_Plan]:
 
 def _variants(config: JourneyConfig) -> dict[str, tuple[str, dict[str, Any]]]:
     """Return, for each compressed model, the command that makes it and its settings."""
-    rows = {"calibration_rows": config.calibration_rows}
-    variants: dict[str, tuple[str, dict[str, Any]]] = {}
-    for form in config.formats:
-        for method in config.methods:
-            settings = {"format": form, "method": (method,), **(rows if config.dataset else {})}
-            variants[f"{form} {method}"] = ("quantize", settings)
+    variants = _formats(config) | _bits(config)
     if config.prune is not None:
         training = {"finetune_epochs": config.finetune_epochs} | _rate(config)
-        variants["pruned"] = ("prune", {"sparsity": config.prune, **training})
+        variants[PRUNED] = ("prune", {"sparsity": config.prune, **training})
     if config.rtl:
         variants["fixed point"] = ("quantize", {"width": 8, "fit": True})
+    return variants
+
+
+def _formats(config: JourneyConfig) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the models with weights and inputs in one format."""
+    rows = {"calibration_rows": config.calibration_rows} if config.dataset else {}
+    return {
+        f"{form} {method}": ("quantize", {"format": form, "method": (method,), **rows})
+        for form in config.formats or ()
+        for method in config.methods
+    }
+
+
+def _bits(config: JourneyConfig) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the models with a number of bits per weight; `nearest` has no data to look at."""
+    rows = {"calibration_rows": config.calibration_rows}
+    target = {} if config.for_ is None else {"for_": config.for_}
+    variants: dict[str, tuple[str, dict[str, Any]]] = {}
+    for bits in config.bits:
+        for method in config.methods:
+            is_average = bits not in SHIPPED_WIDTHS
+            if method == NEAREST and is_average:  # an average is chosen by data
+                continue
+            settings = {"bits": bits, "method": (method,), **target}
+            settings |= {} if method == NEAREST else rows
+            variants[f"{bits:g} bits {method}"] = ("quantize", settings)
     return variants
 
 
@@ -200,7 +235,13 @@ class _Plan:
         command, settings = _variants(self.config)[self.variant]
         start = {**self.on("model"), "model": str(self.place("model", FLOAT))}
         needs = (self.key("model", FLOAT),)
-        yield self.step("model", command, {**start, **self.data, **settings}, sized, needs)
+        is_blind = "bits" in settings and settings["method"] == (NEAREST,)
+        data = {} if is_blind else self.data
+        yield self.step("model", command, {**start, **data, **settings}, sized, needs)
+        if self.config.explain and command == "quantize":
+            rows = {"against": start["model"], "rows": self.config.calibration_rows}
+            options = {**self.on("model"), **self.data, **rows}
+            yield self.step("explain", "explain", options, explained, (self.key("model"),))
 
     def _checks(self) -> Iterator[JourneyStep]:
         on, needs = self.on("model"), (self.key("model"),)
@@ -217,8 +258,9 @@ class _Plan:
         yield self.step("pack", "pass", {"name": PACK, **on}, _packed, needs)
         packed = (self.key("pack"),)
         yield self._compare("compare packed", "pack", self.place("model"), packed)
-        yield self.step("latency", "bench", on, timed, needs)
-        yield self.step("latency packed", "bench", self.on("pack"), timed, packed)
+        calls = {"iterations": TIMED_CALLS}
+        yield self.step("latency", "bench", {**on, **calls}, timed, needs)
+        yield self.step("latency packed", "bench", {**self.on("pack"), **calls}, timed, packed)
         if self.config.rtl:
             yield self.step("simulate RTL", "simulate", {**on, **self.data}, simulated, needs)
 

@@ -12,7 +12,7 @@ from tabulate import tabulate
 from chop.files import write_whole
 
 JOURNEY, PAGE = "journey.json", "journey.md"
-ABSENT = {"train": "see float", "compare with float": "the reference"}
+ABSENT = {"train": "see float", "compare with float": "the reference", "explain": "not quantised"}
 """Step that not every model has -> cell of the models without it."""
 
 

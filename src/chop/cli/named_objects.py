@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,26 @@ def _load_module(name: str) -> Any:
     return importlib.import_module(name)
 
 
+_FILES: dict[tuple[Path, int], Any] = {}
+"""Path and time of change of a file -> its module."""
+
+
 def _load_file(path: Path) -> Any:
+    """Return the module of a file, executed once for all its uses unless the file changes.
+
+    A file that registers names and also builds the model is named twice on a command line.
+    """
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ImportError("no such file")
+    key = (path.resolve(), path.stat().st_mtime_ns)
+    if key not in _FILES:
+        _FILES[key] = _execute(path, spec)
+    return _FILES[key]
+
+
+def _execute(path: Path, spec: ModuleSpec) -> Any:
+    assert spec.loader is not None, "checked by the caller"
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look their module up
     spec.loader.exec_module(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from chop.actions.post_training import (
     weight_formats,
 )
 from chop.actions.records import write_csv
-from chop.actions.targets import DEFAULT_TARGET, SHIPPED_WIDTHS, check_target
+from chop.actions.targets import DEFAULT_TARGET, MATRIX, SHIPPED_WIDTHS, check_target
 from chop.actions.weight_budget import WeightBudget
 from chop.actions.weighted_layers import weighted_ops
 from chop.cli.commands.quantize import QuantizeConfig
@@ -103,25 +104,30 @@ def _fixed_width(
     data they are the embedding and the head of a language model.
     """
     target = check_target(config.for_ or DEFAULT_TARGET, config.format)
-    configs = target.weight_configs()
-    low, high = target.formats[width], target.formats[max(target.formats)]
+    configs = target.weight_configs() | target.kernel_configs()
     nodes = [
         node
         for node, layer in layers_with_weights(graph).items()
         if target.embeddings or not isinstance(layer, nn.Embedding)
     ]
+    widest = max(target.formats)
+    low, high = (
+        {node: target.format_of(node_module(node).weight, bits) for node in nodes}  # type: ignore[arg-type]
+        for bits in (width, widest)
+    )
     session.start_work()
-    wide = set() if low == high else _layers_of_words(graph, nodes)
-    if data is not None and low != high:
+    wide = set() if width == widest else _layers_of_words(graph, nodes)
+    if data is not None and width != widest:
         rows = min(config.rows_measured_at_once, config.calibration_rows)
         batches = data.batches(graph.model, rows, -(-config.calibration_rows // rows))
         wide |= _layers_that_lose_most(graph, nodes, batches, configs, low, high)
-    labels = {node.name: high if node in wide else low for node in nodes}
-    session.console.note(
-        f"{len(nodes) - len(wide)} layers in {low}"
-        + (f", {len(wide)} in {high}: {', '.join(sorted(n.name for n in wide))}" if wide else "")
-    )
-    rules = {name: {"config": dict(configs[label])} for name, label in labels.items()}
+    labels = {node.name: high[node] if node in wide else low[node] for node in nodes}
+    counts = Counter(labels.values())
+    names = f": {', '.join(sorted(n.name for n in wide))} in {widest} bits" if wide else ""
+    listed = ", ".join(f"{count} layers in {form}" for form, count in counts.items())
+    session.console.note(f"{listed}{names}")
+    modules = {node.name: str(node.target) for node in nodes}  # a rule for every call of a module
+    rules = {modules[name]: {"config": dict(configs[label])} for name, label in labels.items()}
     return {"by": "name", **rules}, {"assignment": labels}
 
 
@@ -137,16 +143,20 @@ def _layers_that_lose_most(
     nodes: Sequence[fx.Node],
     batches: list[Any],
     configs: Mapping[str, Any],
-    low: str,
-    high: str,
+    low: Mapping[fx.Node, str],
+    high: Mapping[fx.Node, str],
 ) -> set[fx.Node]:
-    """Return the layers that gain most from 8 bits, with at most `WIDE_SHARE` of the weights."""
-    args = {"data": batches, "formats": {name: configs[name] for name in (low, high)}}
+    """Return the layers that gain most from 8 bits, with at most `WIDE_SHARE` of the weights.
+
+    `low`, `high`: format of each layer in few and in 8 bits.
+    """
+    used = {*low.values(), *high.values()}
+    args = {"data": batches, "formats": {name: configs[name] for name in used}}
     _, info = sensitivity_analysis_pass(graph, args)
     loss = {(row["node"], row["format"]): row["loss"] for row in info["table"]}
     sizes: dict[fx.Node, int] = {n: node_module(n).weight.numel() for n in nodes}  # type: ignore[operator]
-    measured = [n for n in nodes if (n.name, low) in loss]
-    gains = {n: (loss[n.name, low] - loss[n.name, high]) / sizes[n] for n in measured}
+    measured = [n for n in nodes if (n.name, low[n]) in loss]
+    gains = {n: (loss[n.name, low[n]] - loss[n.name, high[n]]) / sizes[n] for n in measured}
     room, chosen = WIDE_SHARE * sum(sizes.values()), set()
     typical = sorted(gains.values())[len(gains) // 2] if gains else 0.0
     for node in sorted(gains, key=gains.__getitem__, reverse=True):
@@ -162,7 +172,10 @@ def _allocate(
     """Return rules whose weights have `bits` on average, and the record of the choice."""
     form: Any = weight_formats(config.format or BUDGET_FORMATS[0], config.widths or SHIPPED_WIDTHS)
     if config.for_ is not None:
-        form = check_target(config.for_, config.format).weight_configs()
+        target = check_target(config.for_, config.format)
+        weights = [node_module(node).weight for node in layers_with_weights(graph)]
+        has_kernels = any(weight.dim() > MATRIX for weight in weights)  # type: ignore[operator]
+        form = target.kernel_configs() if has_kernels else target.weight_configs()
     WeightBudget.of(graph, form).check(bits)
     session.start_work()
     rules, chosen = rules_for_bits(graph, batches, bits, form)

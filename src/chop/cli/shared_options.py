@@ -27,17 +27,6 @@ Task = Literal[
     "masked-lm",
     "base",
 ]
-Metric = Literal[
-    "accuracy",
-    "precision",
-    "recall",
-    "f1",
-    "matthews_correlation",
-    "mse",
-    "mae",
-    "perplexity",
-    "token_agreement",
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +144,10 @@ class DataOptions:
         "split. All commands hold out the same rows.",
     ] = 0.1
     metric: Annotated[
-        Metric | None,
-        "Metric to report. Default: perplexity for language models, mse for regression, otherwise "
-        "accuracy.",
-    ] = None
+        str | None,
+        "Metric to report (`mase list metrics`). Default: perplexity for language models, mse for "
+        "regression, otherwise accuracy.",
+    ] = field(default=None, metadata=names("metrics", closed=True))
     eval_batch_size: Annotated[
         int | None, "Rows per batch for evaluation. Default: 8 for running text, otherwise 64."
     ] = None

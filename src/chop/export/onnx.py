@@ -338,10 +338,11 @@ def shared_scales(steps: Tensor, weight: Weight) -> tuple[Tensor, dict[str, int]
     form = weight.format
     size = getattr(form, "group_size", None) or getattr(form, "block_size", None)
     axis = getattr(form, "axis", -1) if hasattr(form, "block_size") else -1
-    if not isinstance(size, int) or size < 1 or steps.shape[axis] % size:
+    if not isinstance(size, int) or size < 1:
         return None
     first = steps.index_select(axis, torch.arange(0, steps.shape[axis], size))
-    if not torch.equal(first.repeat_interleave(size, axis), steps):
+    spread = first.repeat_interleave(size, axis).narrow(axis, 0, steps.shape[axis])
+    if not torch.equal(spread, steps):  # the last block may be shorter
         return None
     return first.contiguous(), {"axis": axis % steps.dim(), "block_size": size}
 

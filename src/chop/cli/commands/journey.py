@@ -15,7 +15,9 @@ EXAMPLES = (
     "mase journey mlp --dataset digits --epochs 10",
     "mase journey ./llama --dataset ./text --test-rows 32 --calibration-rows 16",
     "mase journey out/train --dataset digits --prune 0.5 --rtl",
+    "mase journey model.onnx --plugins my_data.py --dataset mine --bits 8,4 --for onnx",
 )
+DEFAULT_FORMATS = ("mxint8", "mxint4")
 Target = Literal["onnx", "gguf", "compressed-tensors", "qonnx", "hf"]
 
 
@@ -24,8 +26,22 @@ class JourneyConfig(ModelOptions, DataOptions, OutputOptions):
     """Steps."""
 
     formats: Annotated[
-        tuple[str, ...], "Number formats, spelled as for `mase quantize --format`."
-    ] = field(default=("mxint8", "mxint4"), metadata=names("formats", check=SPELLING))
+        tuple[str, ...] | None,
+        "Number formats of weights and inputs, spelled as for `mase quantize --format`. Default: "
+        "mxint8 and mxint4, or none with --bits.",
+    ] = field(default=None, metadata=names("formats", check=SPELLING))
+    bits: Annotated[
+        tuple[float, ...],
+        "Bits per weight, as for `mase quantize --bits`; inputs stay floats. The method nearest "
+        "sees no data.",
+    ] = ()
+    for_: Annotated[
+        Literal["cpu", "gpu", "gguf", "vllm", "onnx", "rtl"] | None,
+        "Target whose formats --bits uses, as for `mase quantize --for`.",
+    ] = None
+    explain: Annotated[
+        bool, "Also name the layer that loses most, for each model with --bits or --formats."
+    ] = False
     methods: Annotated[
         tuple[str, ...], "Methods to try with each format (`mase list methods`)."
     ] = field(default=("nearest", "gptq"), metadata=names("methods", closed=True))
@@ -52,9 +68,13 @@ class JourneyConfig(ModelOptions, DataOptions, OutputOptions):
             raise UsageError(
                 f"journey.calibration_rows: must be at least 1, got {self.calibration_rows}."
             )
-        for name, is_given in (("epochs", self.epochs), ("prune", self.prune), ("rtl", self.rtl)):
-            if is_given and self.dataset is None:
+        for name in ("epochs", "prune", "rtl", "explain"):
+            if getattr(self, name) and self.dataset is None:
                 raise UsageError(f"--{name} looks at values of the dataset: give --dataset.")
+        if self.for_ is not None and not self.bits:
+            raise UsageError("--for chooses the formats of --bits: give --bits.")
+        if self.formats is None:
+            object.__setattr__(self, "formats", () if self.bits else DEFAULT_FORMATS)
 
 
 def run(config: JourneyConfig, session: Session) -> dict[str, Any]:

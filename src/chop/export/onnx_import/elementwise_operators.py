@@ -168,9 +168,9 @@ def _clip(call: Call) -> Any:
         numbers = call.numbers_or_one(0)
         numbers = numbers if low is None else elementwise(max, numbers, low)
         return numbers if high is None else elementwise(min, numbers, high)
-    if low is None and high is None:
-        return call.tensor(0)
-    return torch.clamp(call.tensor(0), min=low, max=high)
+    result = call.tensor(0)  # torch.clamp takes two tensors or two numbers: one bound at a time
+    result = result if low is None else torch.clamp(result, min=low)
+    return result if high is None else torch.clamp(result, max=high)
 
 
 @operator("Where")

@@ -1,0 +1,235 @@
+"""Write docs/journeys.md from bench/results/journeys.json.
+
+    python docs/make_journeys.py
+
+To describe a new model, add a row to `SUBJECTS`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE, PAGE = ROOT / "bench" / "results" / "journeys.json", ROOT / "docs" / "journeys.md"
+SUBJECTS = {
+    "mlp": "perceptron of this package; true labels of 8×8 digits",
+    "cnn": "convolutional network of this package; true labels of 8×8 digits",
+    "magika": "types of files; true types of 200 files of a Python installation",
+    "swift-f0": "pitch of sound; true frequencies of synthesised glides, within 50 cents",
+    "basic-pitch": "notes in sound; true onsets and keys of synthesised notes, within 50 ms",
+    "silero-vad": "speech or silence; true segments of a recording (package pyannote-audio)",
+    "openwakeword": "embeddings of speech; cosine to the float model on a recording",
+    "pp-ocr-rec": "text in an image; true texts of rendered words, read without a fault",
+    "pp-ocr-det": "places of words; true boxes of rendered words (F-measure)",
+    "pp-ocr-cls": "direction of text; true directions of rendered words",
+    "minilm": "sentence embeddings with a linear classifier; true labels of IMDb reviews",
+    "bert-tiny": "classifier, trained here first; true labels of IMDb reviews",
+    "tabpfn": "classifier of tables; true labels of wine samples",
+    "smollm2": "language model; perplexity of WikiText-2",
+    "llama-imdb": "language model; perplexity of IMDb reviews",
+}
+"""Model -> what it does; what its measure is compared with."""
+COLUMNS = {
+    "float": "float",
+    "8, nearest": "8 bits nearest",
+    "8, data": "8 bits gptq",
+    "4, nearest": "4 bits nearest",
+    "4, data": "4 bits gptq",
+    "mixed": "",
+    "pruned": "pruned",
+}
+"""Heading -> model of the journey; `mixed` is any other number of bits."""
+SHIPPED = ("8 bits", "4 bits")
+
+
+class Journey:
+    """The records of one model by variant and step."""
+
+    def __init__(self, name: str, section: Mapping[str, Any]) -> None:
+        self.name, self.section = name, section
+        self.results = section["results"]
+        self.steps = {(s["variant"], s["step"]): s for s in self.results.get("steps", ())}
+        self.reasons = self.results.get("reasons", [])
+
+    def cell(self, variant: str, step: str, *figures: str) -> str:
+        """Return figures of one step, or the refusal with the number of its reason."""
+        record = self.steps.get((variant, step))
+        if record is None:
+            return "not run"
+        if "reason" in record:
+            return f"{record['outcome']} [{self.reasons.index(record['reason']) + 1}]"
+        values = record["figures"]
+        return ", ".join(_number(values[name]) for name in figures or values if name in values)
+
+    @property
+    def variants(self) -> list[str]:
+        """Models of the journey in order."""
+        return [*dict.fromkeys(variant for variant, _ in self.steps)]
+
+    def variant(self, heading: str) -> str | None:
+        """Return the model of a column; None if the journey has none."""
+        name = COLUMNS[heading]
+        others = [v for v in self.variants if " bits " in v and not v.startswith(SHIPPED)]
+        found = name if name in self.variants else None
+        return next(iter(others), None) if heading == "mixed" else found
+
+    def row(self, heading: str, step: str, *figures: str) -> str:
+        """Return one cell of a summary table."""
+        variant = self.variant(heading)
+        return "not run" if variant is None else self.cell(variant, step, *figures)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def journeys() -> list[Journey]:
+    """Return the journeys of the result file with formats that ship."""
+    sections = json.loads(FILE.read_text(encoding="utf-8"))
+    every = [Journey(name, section) for name, section in sections.items()]
+    return [each for each in every if "4 bits nearest" in each.variants]
+
+
+def measured(every: Sequence[Journey]) -> str:
+    """Return the table of the measure of each model."""
+    rows = []
+    for each in every:
+        record = each.steps.get(("float", "evaluate"), {})
+        metric = next(iter(record.get("figures", {"": 0}))).replace("_", " ")
+        cells = [each.row(heading, "evaluate") for heading in COLUMNS]
+        rows.append([f"[{each.name}](#{each.name})", metric, *cells])
+    return _table(["model", "measure", *COLUMNS], rows)
+
+
+def sizes(every: Sequence[Journey]) -> str:
+    """Return the table of bytes and latencies."""
+    heads = [
+        "model",
+        "parameters",
+        "float, bytes in ONNX or GGUF",
+        "8 bits, bytes",
+        "4 bits, bytes",
+    ]
+    heads += [
+        "float, ms",
+        "8 bits packed, ms",
+        "4 bits packed, ms",
+        "4 bits, memory added by calls (MiB)",
+    ]
+    rows = []
+    for each in every:
+        exported = "export gguf" if ("float", "export gguf") in each.steps else "export onnx"
+        rows.append(
+            [
+                each.name,
+                each.cell("float", "model", "parameters"),
+                each.cell("float", exported, "bytes"),
+                each.row("8, nearest", "model", "bytes"),
+                each.row("4, nearest", "model", "bytes"),
+                each.cell("float", "latency", "latency (ms)"),
+                each.row("8, nearest", "latency packed", "latency (ms)"),
+                each.row("4, nearest", "latency packed", "latency (ms)"),
+                each.row("4, nearest", "latency packed", "added memory (MiB)"),
+            ]
+        )
+    return _table(heads, rows)
+
+
+def elsewhere(every: Sequence[Journey]) -> str:
+    """Return the table of the comparisons with other programs."""
+    heads = [
+        "model",
+        "original file",
+        "program of exports",
+        "float",
+        "8 bits, data",
+        "4 bits, data",
+    ]
+    rows = []
+    for each in every:
+        has_gguf = ("float", "gguf in llama.cpp") in each.steps
+        step = "gguf in llama.cpp" if has_gguf else "onnx in onnxruntime"
+        own = each.cell("float", "original file in onnxruntime", *DIFFERENCES)
+        cells = [each.row(h, step, *DIFFERENCES) for h in ("float", "8, data", "4, data")]
+        rows.append([each.name, own, step.split(" in ")[1], *cells])
+    return _table(heads, rows)
+
+
+DIFFERENCES = ("outputs", "of the largest value", "equal next tokens", "largest difference (nats)")
+"""Figures of a comparison with another program."""
+
+
+def hardware(every: Sequence[Journey]) -> str:
+    """Return the table of the simulations."""
+    tried = [each for each in every if ("fixed point", "simulate RTL") in each.steps]
+    rows = [[each.name, each.cell("fixed point", "simulate RTL")] for each in tried]
+    return _table(["model", "8-bit fixed point, simulated"], rows)
+
+
+def details(each: Journey) -> str:
+    """Return every cell of one journey, and the reasons of its refusals."""
+    table = each.results["table"]
+    heads = list(table[0])
+    reasons = [f"{n}. {_plain(reason)}" for n, reason in enumerate(each.reasons, start=1)]
+    text = SUBJECTS[each.name]
+    code = each.section["code"]["commit"][:8]
+    when = f"Measured on {each.section['date'][:10]} at commit {code}: {each.results['outcome']}."
+    rows = [[row[head] or "see float" for head in heads] for row in table]
+    parts = [f"## {each.name}", f"{text[0].upper()}{text[1:]}. {when}", _table(heads, rows)]
+    return "\n\n".join([*parts, *(["\n".join(reasons)] if reasons else [])])
+
+
+def _plain(text: str) -> str:
+    """Return a reason as one line of Markdown."""
+    return re.sub(r"([<>|*_\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(
+        f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines
+    )
+
+
+INTRODUCTION = """\
+# Journeys of real models
+
+[`mase journey`](journey.md) led these models of others from their file to a result. Every cell is
+a figure, or a refusal with the number of its reason below. `python bench/journeys.py` measures
+them, and `python docs/make_journeys.py` writes this page.
+
+Weights have 8 or 4 bits in formats of the target (ONNX or GGUF); activations are floats. `nearest`
+rounds without data. `data` is GPTQ on calibration rows; with 4 bits, the layers that lose most have
+8 bits. `pruned` has 30 % of the weights removed, and one epoch of training after it. The machine
+had other load, so compare latencies within a row only."""
+
+
+def page() -> str:
+    """Return the whole page."""
+    every = journeys()
+    parts = [
+        INTRODUCTION,
+        "## Measured by task",
+        measured(every),
+        "## Size and latency",
+        sizes(every),
+        "## Equal in other programs",
+        "The largest difference of the outputs, as a share of the largest output. For language"
+        " models: the next token after 16 prefixes, and the largest difference of its"
+        " log-probability.",
+        elsewhere(every),
+        "## Hardware",
+        hardware(every),
+        *(details(each) for each in every),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
