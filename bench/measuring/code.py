@@ -49,6 +49,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "quantize_cpu_x86": ("chop/nn/quantizers",),
     "quantize_gpu": ("chop/nn/quantizers",),
     "search_engine": ("chop/search",),
+    "serve": ("chop/serve", "chop/ir/graph", "chop/kernels"),
     "shard": ("chop/distributed",),
     "trace": ("chop/ir",),
 }

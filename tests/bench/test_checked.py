@@ -21,6 +21,7 @@ CLOCK_OWNERS = {
     "search_engine.py": "times the gaps between the trials of a search, inside its callback",
     "kills.py": "ends processes after a drawn time; stores no duration",
     "decode_cpu.py": "the same loop times llama.cpp in an interpreter without this project",
+    "serve.py": "latency of concurrent requests, whose answers are compared one by one",
     "imdb/run.py": "budget of a run that trains for hours; its figure is accuracy",
     "ptq/rows.py": "duration of a row whose figure is perplexity, in rivals' interpreters too",
     "search/run.py": "budget of a search of hours, shared by processes",
