@@ -61,9 +61,19 @@ class Journey:
         if record is None:
             return "not run"
         if "reason" in record:
-            return f"{record['outcome']} [{self.reasons.index(record['reason']) + 1}]"
+            return self.refusal(record["outcome"], self.reasons.index(record["reason"]) + 1)
         values = record["figures"]
         return ", ".join(_number(values[name]) for name in figures or values if name in values)
+
+    def refusal(self, outcome: str, number: int) -> str:
+        """Return the cell of a reason; a step that was not reached is no refusal."""
+        is_missing = self.reasons[number - 1].startswith("not run")
+        return f"{'not run' if is_missing else outcome} [{number}]"
+
+    def detail(self, cell: str) -> str:
+        """Return a cell of the whole table; an empty one has its figure under float."""
+        found = re.fullmatch(r"(\w+) \[(\d+)\]", cell)
+        return (self.refusal(found[1], int(found[2])) if found else cell) or "see float"
 
     @property
     def variants(self) -> list[str]:
@@ -179,8 +189,8 @@ def details(each: Journey) -> str:
     reasons = [f"{n}. {_plain(reason)}" for n, reason in enumerate(each.reasons, start=1)]
     text = SUBJECTS[each.name]
     code = each.section["code"]["commit"][:8]
-    when = f"Measured on {each.section['date'][:10]} at commit {code}: {each.results['outcome']}."
-    rows = [[row[head] or "see float" for head in heads] for row in table]
+    when = f"Measured on {each.section['date'][:10]} at commit {code}."
+    rows = [[each.detail(row[head]) for head in heads] for row in table]
     parts = [f"## {each.name}", f"{text[0].upper()}{text[1:]}. {when}", _table(heads, rows)]
     return "\n\n".join([*parts, *(["\n".join(reasons)] if reasons else [])])
 
@@ -201,13 +211,14 @@ INTRODUCTION = """\
 # Journeys of real models
 
 [`mase journey`](journey.md) led these models of others from their file to a result. Every cell is
-a figure, or a refusal with the number of its reason below. `python bench/journeys.py` measures
+a figure, or a refusal with the number of its reason below; `not run` is a step that the run did
+not reach. `python bench/journeys.py` measures
 them, and `python docs/make_journeys.py` writes this page.
 
 Weights have 8 or 4 bits in formats of the target (ONNX or GGUF); activations are floats. `nearest`
 rounds without data. `data` is GPTQ on calibration rows; with 4 bits, the layers that lose most have
 8 bits. `pruned` has 30 % of the weights removed, and one epoch of training after it. The machine
-had other load, so compare latencies within a row only."""
+ran other programs at the same time, so latencies are a rough guide only."""
 
 
 def page() -> str:
