@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import mase
+from chop.actions import METRICS
 from chop.actions.output_comparison import compare_outputs
 from chop.cli import journey_run
 from chop.cli.commands import COMMANDS
@@ -211,6 +212,14 @@ def share_of_sevens(scores, labels):
 """
 
 
+@pytest.fixture
+def plugins_forgotten():
+    """Forget the metrics that plugins register, so that other tests do not see them."""
+    with METRICS.restored():
+        yield
+
+
+@pytest.mark.usefixtures("plugins_forgotten")
 def test_a_metric_of_a_plugin_is_reported(tmp_path, trained, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sevens.py").write_text(METRIC)
@@ -219,6 +228,7 @@ def test_a_metric_of_a_plugin_is_reported(tmp_path, trained, monkeypatch):
     assert next(iter(result["eval"])) == "share_of_sevens"
 
 
+@pytest.mark.usefixtures("plugins_forgotten")
 def test_one_file_registers_names_and_builds_the_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "twice.py").write_text(METRIC.replace("share_of_sevens", "sevens_again"))

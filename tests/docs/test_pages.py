@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from chop.actions import METRICS
+from chop.dataset import DATASETS
 from chop.nn.quantizers import FORMATS
 from chop.passes import PASSES
 
@@ -43,8 +45,8 @@ def _marked(page):
 
 @pytest.fixture
 def registry():
-    """A page may register a pass of its own; the registry is put back after it."""
-    with PASSES.restored():
+    """A page may register what it needs; the registries are put back after it."""
+    with PASSES.restored(), METRICS.restored(), DATASETS.restored():
         yield PASSES
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
 import pytest
@@ -110,8 +111,15 @@ def test_a_short_row_that_stays_frees_the_columns_of_a_long_one():
     assert torch.equal(cache.layers[1].keys, states)
 
 
+def with_own_generation_config(name):
+    """Return a graph whose settings can change: other tests use the same model."""
+    of = MaseGraph(graph(name).original, cache=True)
+    of.model.generation_config = copy.deepcopy(of.model.generation_config)
+    return of
+
+
 def test_the_penalty_of_the_generation_config_counts():
-    of = MaseGraph(graph("Llama").original, cache=True)
+    of = with_own_generation_config("Llama")
     of.model.generation_config.repetition_penalty = 1.7
     given = prompts(3)
     expected = [offline(of, prompt) for prompt in given]
@@ -150,7 +158,7 @@ def test_logprobs_are_those_of_the_model():
 
 
 def test_an_answer_ends_at_the_end_token_and_at_a_stop_word():
-    of, prompt = MaseGraph(graph("Llama").original, cache=True), prompts(1)[0]
+    of, prompt = with_own_generation_config("Llama"), prompts(1)[0]
     third = offline(graph("Llama"), prompt)[2]
     of.model.generation_config.eos_token_id = [third]
     ended = TokenList()

@@ -9,14 +9,14 @@ import pytest
 pytest.importorskip("starlette", reason="needs the extra 'serve': pip install 'masegraph[serve]'")
 pytest.importorskip("uvicorn", reason="needs the extra 'serve': pip install 'masegraph[serve]'")
 
-from browsing import LOOKS, PATIENCE, browser, too_wide  # noqa: F401 - a fixture
+from browsing import LOOKS, PATIENCE, too_wide
 from served_models import NAME, offline_text, running
 
 from chop.serve.http_server import page_text
 
 
 @pytest.fixture
-def open_page(browser):  # noqa: F811 - the fixture
+def open_page(browser):
     """Open the page of a server; nothing but the server is asked."""
     contexts, errors, urls = [], [], []
 

@@ -13,7 +13,7 @@ from chop.errors import ConfigError
 EXAMPLES = (
     "mase chat model.gguf",
     "mase chat Qwen/Qwen3-0.6B --pack mxint4 --system 'Answer briefly.'",
-    "echo 'What is the capital of France?' | mase chat out/quantize",
+    "mase chat out/quantize --max-new-tokens 64",
 )
 
 

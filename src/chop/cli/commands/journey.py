@@ -15,7 +15,7 @@ EXAMPLES = (
     "mase journey mlp --dataset digits --epochs 10",
     "mase journey ./llama --dataset ./text --test-rows 32 --calibration-rows 16",
     "mase journey out/train --dataset digits --prune 0.5 --rtl",
-    "mase journey model.onnx --plugins my_data.py --dataset mine --bits 8,4 --for onnx",
+    "mase journey model.onnx --dataset digits --bits 8,4 --for onnx",
 )
 DEFAULT_FORMATS = ("mxint8", "mxint4")
 Target = Literal["onnx", "gguf", "compressed-tensors", "qonnx", "hf"]
