@@ -188,6 +188,7 @@ def test_bits_are_rounded_without_data_or_chosen_by_it(tmp_path):
     assert all(made[name]["for_"] == "onnx" for name in names)
 
 
+@pytest.mark.slow  # `explain` and the export of 4 bits for ONNX have tests of their own
 def test_the_worst_layer_is_named_and_onnx_holds_the_bits(tmp_path, trained, monkeypatch):
     monkeypatch.chdir(tmp_path)
     few = {**ROWS, "bits": [4.0], "for_": "onnx", "methods": ["gptq"], "explain": True}

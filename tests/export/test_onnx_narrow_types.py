@@ -32,6 +32,7 @@ NODE_TESTS = (
 )
 
 
+@pytest.mark.slow  # the sample of the conformance tests has some of them
 def test_node_tests_of_narrow_types_pass() -> None:
     tests = [case for case in cases("node", NODE_TESTS) if case.name in NODE_TESTS]
     assert len(tests) == len(NODE_TESTS)
