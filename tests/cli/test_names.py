@@ -98,3 +98,9 @@ def test_methods_in_a_file_are_a_list_or_a_text_with_commas(given):
     config = parse(QuantizeConfig, {"model": "mlp", "width": 8, "method": given}, "quantize")
     check_names(config, "quantize")
     assert config.method == ("smooth", "gptq")
+
+
+def test_a_misspelt_dataset_is_answered_with_the_nearest_name(mase):
+    ran = mase("eval mlp --dataset digts")
+    assert ran.code == 2
+    assert "no dataset 'digts' without text. Did you mean 'digits'?" in ran.err

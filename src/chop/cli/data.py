@@ -18,6 +18,7 @@ from chop.dataset.row_selection import draw_rows, hold_out
 from chop.dataset.running_text import load_running_text
 from chop.dataset.token_streams import is_token_stream, load_token_streams
 from chop.dataset.tokenized import load_tokenizer
+from chop.registry import suggest
 
 SPLITS = {"train": "train_rows", "test": "test_rows", "validation": "test_rows"}
 """Split -> option that limits its rows."""
@@ -108,8 +109,8 @@ def load_data(options: DataOptions, model_place: str | None) -> Data | None:
         return Data(choose(load_running_text(options.dataset, tokenizer, length)))
     if tokenizer_place is None:
         raise UsageError(
-            f"dataset '{options.dataset}' is text: give --tokenizer, a hub name or a folder. "
-            f"(Without text: {', '.join(DATASETS)}.)"
+            f"no dataset '{options.dataset}' without text. {suggest(options.dataset, DATASETS)} "
+            "For text, give --tokenizer, a hub name or a folder."
         )
     splits, tokenizer = get_tokenized_dataset(
         options.dataset,
