@@ -17,6 +17,31 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 EVERYTHING = ("chop", "graph")
 HARDWARE = ("chop/hw", "chop/nn/quantizers")
 PACKED = ("chop/kernels", "chop/passes/pack")
+GPU_KERNELS = (
+    "chop/nvrtc.py",
+    *(
+        f"chop/kernels/{file}"
+        for file in (
+            "device.py", "gpu.py", "hopper.cuh", "hopper.py", "hopper_few.cu", "hopper_few.cuh",
+            "hopper_few4.cu", "hopper_few4.py", "hopper_many.cu", "hopper_many.py", "ops.py",
+            "packed_formats.py",
+        )
+    ),
+)  # fmt: skip
+"""Packed products on a GPU."""
+TRAINED = (
+    "chop/nn/quantized",
+    *(
+        f"chop/nn/quantizers/{file}"
+        for file in (
+            "block_fp.py", "blocks.py", "exact.h", "gpu_formats.py", "integer.py", "kernels.cpp",
+            "kernels.cu", "kernels.py", "minifloat.py", "minifloat_ieee.py", "mxint.py",
+            "powers.py", "quantizer.py", "rounding.py",
+        )
+    ),
+)  # fmt: skip
+"""Layers and formats of a training step through fake quantisation."""
+CAPTURE = ("chop/ir/trace", "chop/ir/ops", "chop/ir/guards.py", "chop/ir/modes.py")
 MEASURED: dict[str, tuple[str, ...]] = {
     "area_designs": ("chop/hw",),
     "area_grid": ("chop/hw",),
@@ -27,7 +52,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "end_to_end_cuda": (*PACKED, "chop/nn"),
     "export": ("chop/export", "chop/nn"),
     "generate_cpu": ("chop/kernels", "chop/ir/graph", "chop/nn"),
-    "generate_cuda": ("chop/kernels", "chop/ir/graph", "chop/nn"),
+    "generate_cuda": (*GPU_KERNELS, "chop/kernels/layers.py", "chop/ir/graph"),
     "graph": ("graph",),
     "hardware": ("chop/hw",),
     "hardware_pareto": HARDWARE,
@@ -35,6 +60,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "kernels_cpu": ("chop/kernels",),
     "kernels_cpu_x86": ("chop/kernels",),
     "kernels_cuda": ("chop/kernels",),
+    "kernels_cuda/linear": GPU_KERNELS,
     "physical": ("chop/hw",),
     "prune_gpu": ("chop/passes/prune", "chop/passes/pack"),
     "prune_methods": ("chop/passes/prune", "chop/passes/ptq"),
@@ -43,26 +69,28 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "ptq_allocation": ("chop/passes/ptq", "chop/nn/quantizers"),
     "ptq_memory": ("chop/passes/ptq", "chop/nn/quantizers"),
     "ptq_rivals": (),
-    "qat_step": ("chop/nn",),
-    "qat_step_gpu": ("chop/nn",),
+    "qat_step": TRAINED,
+    "qat_step_gpu": TRAINED,
     "quantize_cpu": ("chop/nn/quantizers",),
     "quantize_cpu_x86": ("chop/nn/quantizers",),
     "quantize_gpu": ("chop/nn/quantizers",),
+    "right/hardware": HARDWARE,
+    "right/transformers": CAPTURE,
     "search_engine": ("chop/search",),
     "serve": ("chop/serve", "chop/ir/graph", "chop/kernels"),
     "shard": ("chop/distributed",),
     "trace": ("chop/ir",),
 }
-"""Result file -> folders or modules of src that it measures; others measure all of src.
+"""Result file, or "file/section" -> folders or modules of src that it measures.
 
-An empty row measures other tools only.
+Files without a row measure all of src. An empty row measures other tools only.
 """
 NATIVE = (".c", ".cpp", ".cu", ".cuh", ".h", ".sv", ".svh")
 
 
-def measured(name: str) -> tuple[str, ...]:
-    """Return the folders and modules that the result file `name` measures."""
-    return MEASURED.get(name, EVERYTHING)
+def measured(name: str, section: str = "") -> tuple[str, ...]:
+    """Return the folders and modules that a result file, or a section of it, measures."""
+    return MEASURED.get(f"{name}/{section}", MEASURED.get(name, EVERYTHING))
 
 
 def code_hash(places: Iterable[str]) -> str:

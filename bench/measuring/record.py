@@ -21,11 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
 
 
-def provenance(name: str) -> dict[str, Any]:
-    """Return the provenance of the result file `name`, written by this process."""
+def provenance(name: str, section: str = "") -> dict[str, Any]:
+    """Return the provenance of a result file, or of a section of it, written by this process."""
     script = Path(sys.argv[0]).resolve()
     place = script.relative_to(ROOT) if script.is_relative_to(ROOT) else script
-    folders = measured(name)
+    folders = measured(name, section)
     code = {"commit": _git("rev-parse", "HEAD"), "folders": list(folders)}
     code |= {"hash": code_hash(folders), "has_changes": bool(_git("status", "--porcelain"))}
     command = shlex.join(["python", str(place), *sys.argv[1:]])
@@ -53,7 +53,7 @@ def save_section(name: str, section: str, results: Any) -> Path:
     """
     file = RESULTS / f"{name}.json"
     sections = json.loads(file.read_text()) if file.exists() else {}
-    sections[section] = {**provenance(name), "results": results}
+    sections[section] = {**provenance(name, section), "results": results}
     return _write(name, dict(sorted(sections.items())))
 
 

@@ -95,6 +95,13 @@ def test_measured_folders_exist_and_each_result_file_has_a_row(modules):
     assert files - set(code.MEASURED) == WHOLE
 
 
+def test_a_section_may_measure_less_than_its_file(modules):
+    code, _ = modules
+    assert code.measured("right", "transformers") == code.CAPTURE
+    assert code.measured("right", "hardware") == code.HARDWARE
+    assert code.measured("kernels_cuda", "attention") == code.measured("kernels_cuda")
+
+
 def test_the_hash_follows_the_code_and_not_its_docstrings(modules, tmp_path, monkeypatch):
     code, _ = modules
     monkeypatch.setattr(code, "SOURCE", tmp_path)
