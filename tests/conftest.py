@@ -1,6 +1,7 @@
 """What every test shares: the model zoo on the path, one thread, a fixed seed, honest skips."""
 
 import gc
+import itertools
 import logging
 import os
 import sys
@@ -104,9 +105,28 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """Leave modules and tests, which stay, out of what is searched for garbage."""
+    _settle()
+    gc.set_threshold(10_000, 20, 50)
+
+
+TESTS_BEFORE_SETTLING = 500
+_ended = itertools.count(1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """Leave what tests left behind, caches above all, out of later searches for garbage.
+
+    A search through all that thousands of tests have left takes a second.
+    """
+    if next(_ended) % TESTS_BEFORE_SETTLING == 0:
+        _settle()
+
+
+def _settle():
+    """Free garbage, and never search again through what is left."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
 
 
 SIMULATOR = ("verilator", "g++")

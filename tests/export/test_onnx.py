@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from covering import first_and_slow
 import zoo
 from export_models import GROUPS, INTEGER8, MXFP4, MXINT4, MXINT8
 from torch import nn
@@ -244,7 +245,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", first_and_slow(VIEWS))
 def test_example_inputs_may_be_views(name, tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason="needs masegraph[export]")
     mg = MaseGraph(Sum(), dummy_in=VIEWS[name])

@@ -85,7 +85,13 @@ def report_level(level: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _imports_frozen() -> Iterator[None]:
-    """Exclude imported modules from garbage collection, which each training ends with."""
+    """Exclude imported modules from garbage collection, which each training ends with.
+
+    Objects that the caller has excluded stay excluded, as do those of a command within a command.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
     gc.freeze()
     try:
         yield
