@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from covering import first_and_slow
 import zoo
+from covering import first_and_slow
 from export_models import GROUPS, INTEGER8, MXFP4, MXINT4, MXINT8
 from torch import nn
 from traced_zoo import tensors

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 import torch
 from torch import nn
 
@@ -41,6 +42,19 @@ def test_inputs_of_any_number_go_by_position(notices):
 def test_another_branch_under_tracing_is_told(notices):
     MaseGraph(AsksWhetherItIsTraced(), dummy_in=torch.ones(2))
     assert any("gives other values than the model" in text for text in notices)
+
+
+class RoundsOtherwiseWhileTraced(nn.Module):
+    def forward(self, x):
+        return x * (1 if type(x) is torch.Tensor else 1.03)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_told"), [(torch.bfloat16, False), (torch.float16, True), (torch.float32, True)]
+)
+def test_the_allowed_difference_follows_the_precision(notices, dtype, is_told):
+    MaseGraph(RoundsOtherwiseWhileTraced(), dummy_in=torch.ones(2, dtype=dtype))
+    assert any("gives other values" in text for text in notices) == is_told
 
 
 def test_rounding_chance_and_plain_models_are_not(notices):
