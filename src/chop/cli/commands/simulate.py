@@ -16,6 +16,7 @@ from chop.cli.emitted_design import (
     start_hardware,
 )
 from chop.cli.session import Session
+from chop.hw.interfaces.axi_wrapper import emit_axi
 
 EXAMPLES = ("mase simulate out/emit", "mase simulate out/quantize --dataset digits --waves")
 
@@ -25,7 +26,8 @@ class SimulateConfig(DesignOptions):
     """Simulation of a folder that `mase emit` wrote, or of a quantised model."""
 
     simulator: Annotated[
-        Literal["verilator", "cocotb"], "Verilator, or the emitted test bench in cocotb."
+        Literal["verilator", "cocotb", "axi"],
+        "Verilator, the emitted test bench in cocotb, or that of the AXI wrapper (`emit --axi`).",
     ] = "verilator"
     waves: Annotated[bool, "Store waveforms of the first cycles."] = False
     trust: Annotated[
@@ -52,8 +54,10 @@ def run(config: SimulateConfig, session: Session) -> dict[str, Any]:
             family=None,
             waves=config.waves,
         )
-        if config.simulator == "cocotb":
-            simulate(session.folder, simulator="cocotb", waves=config.waves)
+        if config.simulator == "axi":
+            emit_axi(session.folder / HARDWARE)
+        if config.simulator != "verilator":
+            simulate(session.folder, simulator=config.simulator, waves=config.waves)
     session.console.say(f"{built.verdict}")
     report = f"{HARDWARE}/{built.report.name}"
     return {**inputs.facts, **_verdict(built.verdict), "report": report}

@@ -25,6 +25,8 @@ from types import ModuleType
 HARDWARE = Path(__file__).resolve().parents[1]
 ROOMS = (HARDWARE / "streams", HARDWARE / "library")
 """Rooms of the package that have a folder for each component."""
+INTERFACES = HARDWARE / "interfaces"
+"""Modules around a design, which are no components: its AXI ports."""
 OWN_FOLDERS: dict[str, Path] = {}
 """Component folders outside the package, by the name of their Python package."""
 

@@ -11,9 +11,11 @@ from xml.etree import ElementTree
 
 from chop import toolchain
 from chop.errors import HardwareError
+from chop.hw.design.folders import INTERFACES
 from chop.registry import suggest
 
 BENCH = Path(__file__).parent / "bench_top.py"
+AXI_BENCH = INTERFACES / "bench_axi.py"
 OLDEST_VERILATOR = (5, 36)
 """The first Verilator whose interface cocotb 2 compiles against."""
 SIMULATORS = ("icarus", "verilator")
@@ -23,15 +25,17 @@ _CHILD = """
 import sys
 from pathlib import Path
 from cocotb_tools.runner import get_runner
-name, hardware, top, waves = sys.argv[1:]
-hardware, waves = Path(hardware), waves == "1"
-sys.path.insert(0, str(hardware / "test"))
+name, hardware, top, waves, bench, build = sys.argv[1:]
+hardware, waves, build = Path(hardware), waves == "1", Path(build)
+bench = hardware / bench
+sys.path.insert(0, str(bench.parent))
 runner = get_runner(name)
-build = hardware / "sim" / f"cocotb-{name}"
 arguments = ["-g2012"] if name == "icarus" else []
-runner.build(sources=sorted((hardware / "rtl").glob("*.sv")), hdl_toplevel=top, build_dir=build,
+folders = [hardware / "rtl"] + ([bench.parent] if bench.parent.name == "axi" else [])
+sources = [file for folder in folders for file in sorted(folder.glob("*.sv"))]
+runner.build(sources=sources, hdl_toplevel=top, build_dir=build,
              build_args=arguments, waves=waves, timescale=("1ns", "1ps"), always=True)
-runner.test(hdl_toplevel=top, test_module="test_top", build_dir=build, test_dir=hardware,
+runner.test(hdl_toplevel=top, test_module=bench.stem, build_dir=build, test_dir=hardware,
             results_xml=str(build / "results.xml"), waves=waves)
 """
 
@@ -46,23 +50,32 @@ class CocotbResult:
 
 
 def run_cocotb(
-    directory: Path, *, top: str = "top", simulator: str = "icarus", waves: bool = False
+    directory: Path,
+    *,
+    top: str = "top",
+    simulator: str = "icarus",
+    waves: bool = False,
+    bench: str = "test/test_top.py",
 ) -> CocotbResult:
-    """Run `test/test_top.py` of the hardware directory; raise unless every test passed."""
+    """Run the `bench` of the hardware directory; raise unless every test passed."""
     if simulator not in SIMULATORS:
         raise HardwareError(
             f"cocotb: unknown simulator '{simulator}'. {suggest(simulator, SIMULATORS)}"
         )
     toolchain.require_package("cocotb")
+    if bench.startswith("axi/"):
+        toolchain.require_package("cocotbext.axi")
     environment = dict(os.environ)
     if simulator == "icarus":
         toolchain.program("iverilog")
     else:
         environment |= _verilator_environment()
     directory = directory.resolve()
-    results = directory / "sim" / f"cocotb-{simulator}" / "results.xml"
+    build = directory / "sim" / f"cocotb-{simulator}-{Path(bench).stem}"
+    results = build / "results.xml"
     results.unlink(missing_ok=True)
-    command = [sys.executable, "-c", _CHILD, simulator, str(directory), top, str(int(waves))]
+    words = (simulator, str(directory), top, str(int(waves)), bench, str(build))
+    command = [sys.executable, "-c", _CHILD, *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if not results.exists():
         output = (done.stdout + done.stderr).strip()

@@ -22,6 +22,7 @@ from chop.hw.design.component import OWN_SOURCES, ROOMS, Memory, Parameter
 from chop.hw.design.control import read_control, signal_name
 from chop.hw.design.cycle_model import record
 from chop.hw.design.design import Design, Interface, Stage, Wire
+from chop.hw.design.folders import INTERFACES
 from chop.hw.design.memories import Files, memory_text, sent
 from chop.hw.design.memories import memory_files as memory_files
 from chop.hw.design.memories import read_inputs as read_inputs
@@ -29,10 +30,10 @@ from chop.hw.design.memories import read_vectors as read_vectors
 from chop.hw.design.memories import vector_files as vector_files
 from chop.hw.design.stream import Stream
 from chop.hw.sim import manifest
+from chop.hw.sim.cocotb_run import AXI_BENCH, BENCH
 from chop.hw.sim.worst_case import EndFiles, check_widths, ends_files, files_of
 from chop.hw.timing.liveness import check_live
 
-BENCH = Path(__file__).parent / "bench_top.py"
 _LIBRARIES: list[Path] = [*ROOMS]
 
 
@@ -45,7 +46,7 @@ def emit(design: Design, directory: Path) -> Path:
     require_sound(design)
     files = {**design_files(design), **ends_files(design)}
     write_files(directory, files)
-    for pattern in ("rtl/*.sv", "mem/*.mem", "test/ends_*.mem"):
+    for pattern in ("rtl/*.sv", "mem/*.mem", "test/ends_*.mem", "axi/*"):
         remove_stale(directory, pattern, files)
     return directory
 
@@ -92,7 +93,13 @@ def top_files(design: Design) -> Files:
 
 def component_files(design: Design) -> Files:
     """Return exactly the components the top module uses, found by reading the sources."""
-    return {f"rtl/{n}.sv": _source(n) for n in used_components(top_text(design))}
+    sources = component_sources(used_components(top_text(design)))
+    return {f"rtl/{name}.sv": text for name, text in sources.items()}
+
+
+def component_sources(names: Iterable[str]) -> dict[str, str]:
+    """Return the SystemVerilog of modules of the library, by name."""
+    return {name: _source(name) for name in names}
 
 
 def write_files(directory: Path, files: Mapping[str, str]) -> None:
@@ -119,7 +126,8 @@ def remove_stale(directory: Path, pattern: str, current: Iterable[str]) -> None:
 
 def require_ours(directory: Path, top: str) -> None:
     """Raise unless this package emitted the files of `directory`; RTL is a program."""
-    manifest.require_ours(directory, top, _known(), BENCH)
+    interfaces = {path.stem: INTERFACES for path in INTERFACES.glob("*.sv")}
+    manifest.require_ours(directory, top, {**_known(), **interfaces}, (BENCH, AXI_BENCH))
 
 
 def add_library(folder: str | Path) -> None:

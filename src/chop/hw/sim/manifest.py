@@ -20,7 +20,7 @@ from chop.errors import HardwareError
 from chop.files import cache_dir, read_json, read_text
 
 MANIFEST = "manifest.json"
-SEALED = ("rtl/", "mem/", "test/", "design.json")
+SEALED = ("rtl/", "mem/", "test/", "axi/", "design.json")
 """Files that the manifest lists: all that a tool reads of a project."""
 ADVICE = "If you trust it, say so: --trust, or simulate(…, trust=True)."
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -67,21 +67,26 @@ def _hash(data: bytes) -> str:
 # -- the check -------------------------------------------------------------------------------
 
 
-def require_ours(directory: Path, top: str, library: Mapping[str, Path], bench: Path) -> None:
+def require_ours(
+    directory: Path, top: str, library: Mapping[str, Path], benches: Iterable[Path]
+) -> None:
     """Raise unless the hardware directory has the files that this package emits, unchanged."""
     listed = _read_manifest(directory / MANIFEST)
     files = {name: path for name, path in _files(directory) if name.startswith(SEALED)}
     for name in sorted(listed.keys() | files.keys()):
         _check_file(directory, name, listed.get(name), files.get(name))
+    known = {bench.read_bytes() for bench in benches}
     for name, path in files.items():
-        if name.startswith("rtl/"):
+        if name.endswith(".sv"):
             _check_source(path, top, library)
-        elif name.endswith(".py") and path.read_bytes() != bench.read_bytes():
+        elif name.startswith("rtl/"):
+            raise HardwareError(f"{path}: not a source this package emits. {ADVICE}")
+        elif name.endswith(".py") and path.read_bytes() not in known:
             raise HardwareError(f"{path}: not the test bench this release emits. {ADVICE}")
 
 
 def _files(directory: Path) -> list[tuple[str, Path]]:
-    within = [directory, *(directory / folder for folder in ("rtl", "mem", "test"))]
+    within = [directory, *(directory / folder for folder in ("rtl", "mem", "test", "axi"))]
     paths = [p for folder in within if folder.is_dir() for p in sorted(folder.iterdir())]
     files = [p for p in paths if p.name != "__pycache__" and not p.is_dir()]
     return [(str(p.relative_to(directory)), p) for p in files]
@@ -100,10 +105,8 @@ def _check_file(directory: Path, name: str, digest: str | None, path: Path | Non
 
 
 def _check_source(path: Path, top: str, library: Mapping[str, Path]) -> None:
-    if path.suffix != ".sv":
-        raise HardwareError(f"{path}: not a source this package emits. {ADVICE}")
     text = read_text(path, HardwareError)
-    if path.stem == top and top not in library:
+    if path.stem in (top, f"{top}_axi") and path.stem not in library:
         check_top(text, path, library)
     elif path.stem not in library:
         raise HardwareError(

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from chop import toolchain
@@ -36,10 +36,11 @@ _PRELUDE = ("verilated.h", "cstdint", "cstdio", "cstring", "memory", "vector")
 _OPTIONS = {"fast": (), "waves": ("--trace-fst",), "long": ("--flatten",), "quick": ()}
 
 
-def lint(directory: Path, top: str = "top") -> str:
+def lint(directory: Path, top: str = "top", folders: Iterable[str] = ("rtl",)) -> str:
     """Return the complaints of `verilator --lint-only -Wall` on the emitted RTL; empty for none."""
+    sources = [p for name in folders for p in sorted((directory.resolve() / name).glob("*.sv"))]
     command = [str(toolchain.verilator().program), "--lint-only", "-Wall", "--top-module", top]
-    command += [str(p) for p in sorted((directory.resolve() / "rtl").glob("*.sv"))]
+    command += map(str, sources)
     environment = os.environ | toolchain.verilator().environment()
     done = subprocess.run(command, capture_output=True, text=True, cwd=directory, env=environment)
     return toolchain.complaints(done)
