@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import nn
 
 from chop.errors import ConfigError
 from chop.nn.quantizers import parse_format
@@ -17,8 +17,6 @@ from chop.nn.quantizers.formats import spelled_settings
 
 SHIPPED_WIDTHS = (4, 8)
 """Widths that kernels and exports take."""
-MATRIX = 2
-"""Dimensions of the weight of a linear layer."""
 BY_CHANNEL = {4: "int4/channel", 8: "int8/channel"}
 
 
@@ -36,10 +34,10 @@ class Target:
     embeddings: bool = True
     kernels: Mapping[int, str] = field(default_factory=dict)
 
-    def format_of(self, weight: Tensor, width: int) -> str:
-        """Return the format of a weight in `width` bits."""
-        is_kernel = weight.dim() > MATRIX
-        return self.kernels.get(width, self.formats[width]) if is_kernel else self.formats[width]
+    def format_of(self, layer: nn.Module, width: int) -> str:
+        """Return the format of the weights of a layer in `width` bits."""
+        matrix = self.formats[width]
+        return self.kernels.get(width, matrix) if is_convolution(layer) else matrix
 
     def weight_configs(self, widths: Sequence[int] = SHIPPED_WIDTHS) -> dict[str, dict[str, Any]]:
         """Return the config of a layer for each width, by the spelling of its weight's format."""
@@ -61,15 +59,20 @@ class Target:
 
 
 TARGETS: dict[str, Target] = {
-    "cpu": Target(),
-    "gpu": Target(),
-    "gguf": Target(),
+    "cpu": Target(kernels=BY_CHANNEL),
+    "gpu": Target(kernels=BY_CHANNEL),
+    "gguf": Target(kernels=BY_CHANNEL),
     "vllm": Target({4: "int4/32", 8: "int8/32"}, embeddings=False, kernels=BY_CHANNEL),
     "onnx": Target({4: "int4/32", 8: "int8/channel"}, embeddings=False, kernels=BY_CHANNEL),
     "rtl": Target({4: "mxint4", 8: "mxint8"}, rounds_inputs=True, embeddings=False),
 }
 """Name of `--for` -> target."""
 DEFAULT_TARGET = "cpu"
+
+
+def is_convolution(layer: nn.Module) -> bool:
+    """Return True if the last dimension of the weight is the width of a kernel."""
+    return hasattr(layer, "kernel_size")
 
 
 def layer_config(weight: str, inputs: str | None = None) -> dict[str, Any]:
