@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import fx, nn
 
+from chop.actions.targets import TARGETS
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import Op, find_op, node_module
@@ -50,10 +51,11 @@ def is_weighted(op: Op) -> bool:
     return (has_own or bool(op.parameters)) and (op.macs is not None or op.reads_rows)
 
 
-def left_in_float(graph: MaseGraph) -> list[dict[str, Any]]:
+def left_in_float(graph: MaseGraph, target: str | None = None) -> list[dict[str, Any]]:
     """Return, by op, the layers with parameters that have no number format, the largest first.
 
-    `share`: share of the parameters of the model. `reason`: why they have none.
+    `share`: share of the parameters of the model. `reason`: why they have none; `target`: name of
+    the target that the formats were chosen for.
     """
     total = sum(p.numel() for p in graph.model.parameters()) or 1
     rows: dict[str, dict[str, Any]] = {}
@@ -68,7 +70,12 @@ def left_in_float(graph: MaseGraph) -> list[dict[str, Any]]:
             name = NO_LAYER
         else:
             name = own_class(type(node_module(node))).__name__ if op is None else op.name
-        blank = {"op": name, "layers": 0, "parameters": 0, "reason": _float_reason(node, op)}
+        blank = {
+            "op": name,
+            "layers": 0,
+            "parameters": 0,
+            "reason": _float_reason(node, op, target),
+        }
         row = rows.setdefault(name, blank)
         row["layers"] += 1
         row["parameters"] += sum(p.numel() for p in own)
@@ -76,13 +83,16 @@ def left_in_float(graph: MaseGraph) -> list[dict[str, Any]]:
     return [{**row, "share": row["parameters"] / total} for row in ordered]
 
 
-def _float_reason(node: fx.Node, op: Op | None) -> str:
+def _float_reason(node: fx.Node, op: Op | None, target: str | None) -> str:
     """Return the reason why the parameters that a node reads have no format."""
     if node.op == "get_attr":
         return "no layer reads them"
     if op is None or float_class_of(node_module(node)) is None:
         return "no quantised layer exists for it"
-    return "no rule names it" if is_weighted(op) else "has vectors only"
+    if not is_weighted(op):
+        return "has vectors only"
+    refusal = "" if target is None else TARGETS[target].refusal(node_module(node))
+    return f"target {target} {refusal}" if refusal else "no rule names it"
 
 
 def _parameters(graph: MaseGraph, node: fx.Node) -> list[nn.Parameter]:

@@ -19,7 +19,13 @@ from chop.actions.post_training import (
     weight_formats,
 )
 from chop.actions.records import write_csv
-from chop.actions.targets import DEFAULT_TARGET, SHIPPED_WIDTHS, check_target, is_convolution
+from chop.actions.targets import (
+    DEFAULT_TARGET,
+    SHIPPED_WIDTHS,
+    Target,
+    check_target,
+    is_convolution,
+)
 from chop.actions.weight_budget import WeightBudget
 from chop.actions.weighted_layers import weight_count, weighted_layers, weighted_ops
 from chop.cli.commands.quantize import QuantizeConfig
@@ -104,12 +110,8 @@ def _fixed_width(
     data they are the embedding and the head of a language model.
     """
     target = check_target(config.for_ or DEFAULT_TARGET, config.format)
-    configs = target.weight_configs() | target.kernel_configs()
-    nodes = [
-        node
-        for node, layer in weighted_layers(graph).items()
-        if target.embeddings or not isinstance(layer, nn.Embedding)
-    ]
+    configs = target.all_configs()
+    nodes = _layers_for(target, weighted_layers(graph), config.for_ or DEFAULT_TARGET)
     widest = max(target.formats)
     low, high = (
         {node: target.format_of(node_module(node), bits) for node in nodes}
@@ -129,6 +131,19 @@ def _fixed_width(
     modules = {node.name: str(node.target) for node in nodes}  # a rule for every call of a module
     rules = {modules[name]: {"config": dict(configs[label])} for name, label in labels.items()}
     return {"by": "name", **rules}, {"assignment": labels}
+
+
+def _layers_for(target: Target, layers: Mapping[fx.Node, nn.Module], name: str) -> list[fx.Node]:
+    """Return the layers whose weights the target takes; raise if there is none."""
+    refusals = {node: target.refusal(layer) for node, layer in layers.items()}
+    nodes = [node for node, refusal in refusals.items() if not refusal]
+    if not nodes:
+        reasons = " and ".join(dict.fromkeys(refusals.values()))
+        raise ConfigError(
+            f"quantize.for: target {name} {reasons}, and no layer of the model is one of these. "
+            "Give another target, or --format."
+        )
+    return nodes
 
 
 def _layers_of_words(graph: MaseGraph, nodes: Sequence[fx.Node]) -> set[fx.Node]:

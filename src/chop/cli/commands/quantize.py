@@ -175,19 +175,9 @@ def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
     write_csv(session.folder / "layers.csv", summary["table"])
     session.console.say("\nnodes by op:")
     session.console.table(summary["ops"])
-    floats = [_with_target(row, config.for_) for row in left_in_float(graph)]
+    floats = left_in_float(graph, config.for_)
     _report_floats(floats, config, session)
     return {**result, "ops": summary["ops"], "left_in_float": floats}
-
-
-def _with_target(row: dict[str, Any], target: str | None) -> dict[str, Any]:
-    """Return a row of `left_in_float` whose reason names the target if the target is the reason."""
-    from chop.actions.targets import TARGETS
-
-    is_table = row["op"] == "embedding" and target is not None
-    if is_table and not TARGETS[str(target)].embeddings:
-        return {**row, "reason": f"target {target} takes no quantised tables"}
-    return row
 
 
 def _report_floats(rows: list[dict[str, Any]], config: QuantizeConfig, session: Session) -> None:
