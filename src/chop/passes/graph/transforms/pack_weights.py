@@ -142,10 +142,10 @@ def _summary(records: list[MemoryRecord]) -> dict[str, Any]:
 
 def _kept_reasons(records: list[MemoryRecord]) -> str:
     """Return the reasons for kept modules with their bytes, the largest share first."""
-    kept: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for record in (r for r in records if r.packed == KEPT):
-        kept[record.reason] = kept.get(record.reason, 0) + record.after
-    ordered = sorted(kept.items(), key=lambda pair: -pair[1])
+        sizes[record.reason] = sizes.get(record.reason, 0) + record.after
+    ordered = sorted(sizes.items(), key=lambda pair: -pair[1])
     return "; ".join(f"{reason} ({size:,} bytes)" for reason, size in ordered)
 
 
