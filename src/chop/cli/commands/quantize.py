@@ -42,7 +42,9 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
         "Ops to quantise. Default: those with weights, as linear, conv1d, embedding …",
     ] = field(default=None, metadata=names("ops"))
     fit: Annotated[
-        bool, "Choose the fractional bits of each operand of linear layers from the dataset."
+        bool,
+        "Choose the fractional bits of each operand of linear layers and convolutions from the "
+        "dataset.",
     ] = False
     bits: Annotated[
         float | None,
