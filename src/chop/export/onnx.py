@@ -20,6 +20,7 @@ from chop.export.export_report import ExportReport, TensorRecord
 from chop.export.exported_weights import Weight, weights_of
 from chop.export.lowered import GRAPH, ExportableGraph, example_of, export_lowered
 from chop.export.onnx_package import onnx_package
+from chop.export.root_tensors import move_root_tensors, restore_root_names
 from chop.files import whole_file
 from chop.ir.graph import MaseGraph
 from chop.ir.outputs import template_of
@@ -94,7 +95,9 @@ def _write(
     weights = weights_of(mg)
     lowered = ExportableGraph(mg, target.name, fallback)
     others = _keep_tensors(lowered.graph, example)
+    root = move_root_tensors(lowered.graph)
     proto = _exported(lowered.graph, example, target)
+    restore_root_names(proto, root)
     _name_outputs(proto, lowered.graph, example)
     report = ExportReport(target.name, Path(path), dropped=[*lowered.dropped, *others])
     _rewrite(proto, target, weights, report)
