@@ -47,11 +47,11 @@ def restore_root_names(proto: Any, root: str) -> None:
     """Give the tensors in the module `root` their own names where no other value has them."""
     prefix = f"{root}."
     moved = [t.name for t in proto.graph.initializer if t.name.startswith(prefix)]
-    taken = {value.name for value in proto.graph.input}
-    taken |= {t.name for t in proto.graph.initializer}
-    taken |= {name for node in _nodes(proto.graph) for name in node.output}
+    used = {value.name for value in proto.graph.input}
+    used |= {t.name for t in proto.graph.initializer}
+    used |= {name for node in _nodes(proto.graph) for name in node.output}
     names = {name: name.removeprefix(prefix) for name in moved}
-    names = {old: new for old, new in names.items() if new not in taken}
+    names = {old: new for old, new in names.items() if new not in used}
     for tensor in proto.graph.initializer:
         tensor.name = names.get(tensor.name, tensor.name)
     for node in _nodes(proto.graph):
