@@ -323,3 +323,15 @@ def test_a_gguf_file_is_loaded_to_be_quantised_again(gguf) -> None:
 
     assert isinstance(mase.load(gguf, packed=False).model.lm_head, torch.nn.Linear)
     assert isinstance(mase.load(gguf).model.lm_head, QLinearPacked)
+
+
+def test_an_exported_text_model_is_compared_on_text_with_the_tokenizer_of_the_other(
+    mase, folder, tmp_path
+) -> None:
+    pytest.importorskip("onnxscript", reason="needs masegraph[export]")
+    (tmp_path / "text.txt").write_text("abcd efgh " * 200)
+    assert mase(f"export {folder} --to onnx --out e").code == 0
+    line = f"trace e/model.onnx --against {folder} --dataset text.txt --test-rows 4"
+    ran = mase(f"{line} --max-token-len 16 --out t --json")
+    assert ran.code == 0, ran.err
+    assert ran.document["against"]["largest_difference"] < 1e-4
