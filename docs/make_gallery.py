@@ -25,12 +25,12 @@ GALLERY, IMAGES = ROOT / "docs" / "gallery", ROOT / "docs" / "images"
 COMMANDS = {
     "demo": "demo --synthesize",
     "train": "train mlp --dataset digits --epochs 8 --learning-rate 3e-3",
-    "q4": "quantize train --dataset digits --bits 4 --evaluate",
+    "q4": "quantize train --dataset digits --bits 4.5 --evaluate",
     "gptq": "quantize train --dataset digits --format integer --width 4 --frac-width 2"
     " --method gptq --evaluate",
     "shard": "shard tiny_bert --mesh-shape 1,4",
     "four_bits": "report q4 --before train --runs shard"
-    " --title 'Four bits on average, a format for each layer'",
+    " --title 'Four and a half bits on average, a format for each layer'",
     "rounded": "report gptq --before train --title 'Four-bit fixed point, rounded by effect'",
     "compare": "compare four_bits rounded demo",
 }

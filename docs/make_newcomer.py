@@ -28,8 +28,7 @@ STEPS = {
     "the demonstration, to its report": "mase demo",
     "train a model of your own": "mase train net.py:build --dataset digits --epochs 8"
     " --learning-rate 3e-3 --out out/mine",
-    "quantise it to 4 bits on average": "mase quantize out/mine --dataset digits --bits 4"
-    " --evaluate",
+    "quantise it to 4 bits": "mase quantize out/mine --dataset digits --bits 4 --evaluate",
     "the report": "mase report out/quantize --before out/mine",
 }
 """What a newcomer does, in order."""

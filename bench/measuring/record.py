@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from chop.files import folder_lock
 from chop.report.provenance import gather_provenance
 from measuring.code import code_hash, measured
 
@@ -49,12 +50,16 @@ def save(name: str, results: Any) -> Path:
 def save_section(name: str, section: str, results: Any) -> Path:
     """Write `results` with their provenance under `section` of `bench/results/<name>.json`.
 
-    The file is a mapping by section. The other sections stay.
+    The file is a mapping by section. The other sections stay, also those that another process
+    writes at the same time.
     """
-    file = RESULTS / f"{name}.json"
-    sections = json.loads(file.read_text()) if file.exists() else {}
-    sections[section] = {**provenance(name, section), "results": results}
-    return _write(name, dict(sorted(sections.items())))
+    record = {**provenance(name, section), "results": results}
+    RESULTS.mkdir(exist_ok=True)
+    with folder_lock(RESULTS):
+        file = RESULTS / f"{name}.json"
+        sections = json.loads(file.read_text()) if file.exists() else {}
+        sections[section] = record
+        return _write(name, dict(sorted(sections.items())))
 
 
 def read_section(name: str, section: str) -> dict[str, Any]:

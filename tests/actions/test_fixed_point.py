@@ -9,6 +9,7 @@ from chop.actions.fixed_point import (
     observe_ranges,
     uniform_fixed_point,
 )
+from chop.errors import ConfigError
 from chop.models import MLP
 from chop.nn.quantizers import FORMATS
 from chop.passes import quantize_transform_pass
@@ -62,3 +63,35 @@ def test_every_operand_has_the_same_split_when_uniform():
     config = uniform_fixed_point(10, 3)["linear"]["config"]
     assert {config[f"{o}_width"] for o in OPERANDS} == {10}
     assert {config[f"{o}_frac_width"] for o in OPERANDS} == {3}
+
+
+class Convolutions(torch.nn.Module):
+    """A convolution of each kind, a depthwise one and a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.depthwise = torch.nn.Conv2d(2, 2, 3, groups=2)
+        self.line = torch.nn.Conv1d(2, 3, 3)
+        self.head = torch.nn.Linear(3, 2)
+
+    def forward(self, x):
+        rows = self.depthwise(x).mean(-1)
+        return self.head(self.line(rows).mean(-1))
+
+
+def test_convolutions_are_fitted_as_linear_layers_are():
+    inputs = {"x": 2 * torch.randn(4, 2, 8, 8)}
+    mg = MaseGraph(Convolutions(), dummy_in=inputs)
+    ranges = observe_ranges(mg, [inputs])
+    assert set(ranges) == {"depthwise", "line", "head"}
+    assert ranges["depthwise"]["data_in"] == inputs["x"].abs().max().item()
+    quantize_transform_pass(mg, fitted_fixed_point(ranges, 12))
+    expected = Convolutions()(**inputs)
+    torch.testing.assert_close(mg.model(**inputs), expected, atol=0.02, rtol=0)
+
+
+def test_a_model_without_a_layer_to_fit_is_refused():
+    mg = MaseGraph(torch.nn.Sequential(torch.nn.ReLU()), dummy_in=torch.randn(2, 3))
+    with pytest.raises(ConfigError, match=r"quantize.fit: fits linear, conv1d, conv2d, and"):
+        observe_ranges(mg, [torch.randn(2, 3)])

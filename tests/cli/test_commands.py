@@ -342,6 +342,32 @@ def test_explain_finds_the_layer_that_was_rounded_coarsely(mase, trained, tmp_pa
     assert refused.code == 2 and "nothing in the graph is quantised" in refused.err
 
 
+def test_explain_compares_with_the_float_model_of_the_run(mase, trained, tmp_path):
+    assert mase(f"quantize {trained} --bits 4 --out q").code == 0
+    line = f"explain q {DIGITS} --rows 32 --out e"
+    found = mase(f"{line} --json").document
+    assert found["against"] == str(trained) and found["explained"]["loss"] > 0
+    given = mase(f"{line} --against {trained} --json").document
+    assert given["explained"]["loss"] == found["explained"]["loss"]
+    assert f"compared with {trained}" in mase(line).out
+    for text, why in (("out/gone", "its float model 'out/gone' is not there"), (None, "no file")):
+        config = tmp_path / "q" / "config.toml"
+        if text is None:
+            config.unlink()
+        else:
+            config.write_text(config.read_text().replace(str(trained), text))
+        refused = mase(line)
+        assert refused.code != 0 and "weights of 'q' are rounded, and" in refused.err, refused.out
+        assert why in refused.err and "Give --against" in refused.err
+
+
+def test_explain_compares_float_weights_with_their_own_layers(mase, trained):
+    assert mase(f"quantize {trained} --bits 4 --keep-floats --out q").code == 0
+    found = mase(f"explain q {DIGITS} --rows 32 --out e --json").document
+    assert found["against"] == "the same layers without their formats"
+    assert found["explained"]["loss"] > 0
+
+
 @pytest.mark.slow
 def test_one_storage_does_not_mix_two_searches(mase, trained, tmp_path):
     line = f"search {trained} {DIGITS} --formats integer,mxint --trials 2 --storage all.db"

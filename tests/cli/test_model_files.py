@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -193,12 +194,44 @@ def test_commands_that_change_weights_unpack_them(gguf) -> None:
     assert isinstance(plain.graph.model.lm_head, torch.nn.Linear)
 
 
-def test_a_program_of_torch_export_is_refused_with_the_way_round(mase, tmp_path) -> None:
-    program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
-    torch.export.save(program, tmp_path / "m.pt2")
-    ran = mase("trace m.pt2")
-    assert ran.code != 0 and "a program of torch.export" in ran.err
-    assert "file.py:function" in ran.err
+def saved_program(place: Path) -> torch.nn.Module:
+    """Save a program of torch.export with an open batch; return its model."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4))
+    sizes = ({0: torch.export.Dim("batch")},)
+    program = torch.export.export(model, (torch.zeros(2, 8),), dynamic_shapes=sizes)
+    torch.export.save(program, place)
+    return model
+
+
+def test_a_program_of_torch_export_is_read_only_if_it_is_trusted(mase, tmp_path) -> None:
+    saved_program(tmp_path / "m.pt2")
+    for line in ("trace m.pt2", "quantize m.pt2 --bits 8 --out q", "import m.pt2 --out i"):
+        ran = mase(line)
+        assert ran.code != 0 and "a program of torch.export" in ran.err
+        assert "--trust-remote-code" in ran.err and "file.py:function" in ran.err
+
+
+def test_a_program_of_torch_export_is_the_model_of_a_command(mase, tmp_path) -> None:
+    pytest.importorskip("onnxscript", reason="needs masegraph[export]")
+    model, x = saved_program(tmp_path / "m.pt2"), torch.eye(8)
+    ran = mase("quantize m.pt2 --trust-remote-code --format mxint8 --out q")
+    assert ran.code == 0, ran.err
+    ran = mase("import m.pt2 --trust-remote-code --out i --json")
+    assert ran.code == 0 and ran.document["source"] == "torch.export"
+    for place in ("q/graph", "i/graph"):
+        graph = MaseGraph.from_checkpoint(place)
+        assert (graph.model(x) - model(x)).abs().max() < 0.02
+
+
+def test_a_damaged_program_is_refused_by_name(mase, tmp_path) -> None:
+    saved_program(tmp_path / "m.pt2")
+    with zipfile.ZipFile(tmp_path / "m.pt2") as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "less.pt2", "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, b"{}" if name.endswith("model.json") else content)
+    ran = mase("trace less.pt2 --trust-remote-code")
+    assert ran.code != 0 and "less.pt2: torch.export.load of torch" in ran.err
 
 
 class RunsCode:
@@ -246,7 +279,10 @@ def build():
 """
 
 
-@pytest.mark.parametrize("form", ["folder", "gguf", "onnx", "checkpoint", "function", "object"])
+FORMS = ["folder", "gguf", "onnx", "program", "checkpoint", "function", "object"]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_one_function_loads_every_form(form, folder, gguf, tmp_path, monkeypatch) -> None:
     import mase
 
@@ -256,23 +292,28 @@ def test_one_function_loads_every_form(form, folder, gguf, tmp_path, monkeypatch
     if form == "onnx":
         pytest.importorskip("onnxscript", reason="needs masegraph[export]")
         to_onnx(linear, tmp_path / "m.onnx")
+    if form == "program":
+        pytest.importorskip("onnxscript", reason="needs masegraph[export]")
+        saved_program(tmp_path / "m.pt2")
     linear.export(tmp_path / "saved")
     places = {
         "folder": folder,
         "gguf": gguf,
         "onnx": tmp_path / "m.onnx",
+        "program": tmp_path / "m.pt2",
         "checkpoint": tmp_path / "saved",
         "function": f"{tmp_path / 'own.py'}:build",
         "object": linear,
     }
-    graph = mase.load(places[form])
+    graph = mase.load(places[form], trust_remote_code=form == "program")
     if form in ("folder", "gguf"):
         ids = torch.tensor([[1, 2, 3]])
         assert graph.generate(ids, max_new_tokens=2, do_sample=False).shape == (1, 5)
         assert mase.load_tokenizer(places[form]).chat_template == TEMPLATE
     else:
         assert graph.model(torch.zeros(2, 8)).shape == (2, 4)
-        with pytest.raises(ChopError, match="comes without a tokenizer"):
+        words = "comes without a tokenizer|a program of torch.export"
+        with pytest.raises(ChopError, match=words):
             mase.load_tokenizer(places[form])
     assert isinstance(graph, MaseGraph)
 
@@ -282,3 +323,15 @@ def test_a_gguf_file_is_loaded_to_be_quantised_again(gguf) -> None:
 
     assert isinstance(mase.load(gguf, packed=False).model.lm_head, torch.nn.Linear)
     assert isinstance(mase.load(gguf).model.lm_head, QLinearPacked)
+
+
+def test_an_exported_text_model_is_compared_on_text_with_the_tokenizer_of_the_other(
+    mase, folder, tmp_path
+) -> None:
+    pytest.importorskip("onnxscript", reason="needs masegraph[export]")
+    (tmp_path / "text.txt").write_text("abcd efgh " * 200)
+    assert mase(f"export {folder} --to onnx --out e").code == 0
+    line = f"trace e/model.onnx --against {folder} --dataset text.txt --test-rows 4"
+    ran = mase(f"{line} --max-token-len 16 --out t --json")
+    assert ran.code == 0, ran.err
+    assert ran.document["against"]["largest_difference"] < 1e-4

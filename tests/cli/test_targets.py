@@ -10,34 +10,89 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from chop import MaseGraph
 from chop.actions.targets import TARGETS, check_target
 from chop.errors import ConfigError
+from chop.passes import pack_weights_transform_pass
+
+
+def saved_llama(place, **config):
+    """Save a tiny Llama with the rows of a table that real models have: zeros, and tiny values."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=96, **sizes | heads | config))
+    with torch.no_grad():
+        model.model.embed_tokens.weight[0] = 0  # the padding token
+        model.model.embed_tokens.weight[1] *= 1e-7  # a token that no text had
+    model.save_pretrained(place)
+    return place
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
-    place = tmp_path_factory.mktemp("llama")
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
-    torch.manual_seed(0)
-    LlamaForCausalLM(LlamaConfig(vocab_size=96, **sizes, **heads)).save_pretrained(place)
-    return place
+    return saved_llama(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory):
+    return saved_llama(tmp_path_factory.mktemp("tied"), tie_word_embeddings=True)
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory):
+    """Return a model whose rows are no multiples of 32."""
+    sizes = {"hidden_size": 48, "intermediate_size": 80, "tie_word_embeddings": True}
+    return saved_llama(tmp_path_factory.mktemp("uneven"), **sizes)
 
 
 EXPORTS = {"gguf": "--to gguf", "vllm": "--to compressed-tensors", "onnx": "--to onnx"}
 
 
-PAIRS = [("gguf", 4), ("vllm", 8), ("onnx", 4), ("gguf", 8), ("vllm", 4), ("onnx", 8)]
-"""Targets and widths; the first three have every target and every width."""
+CASES = [
+    ("gguf", 8, "llama"),
+    ("vllm", 4, "tied"),
+    ("onnx", 4, "llama"),
+    ("gguf", 4, "tied"),
+    ("vllm", 8, "uneven"),
+    ("gguf", 8, "tied"),
+    ("gguf", 4, "llama"),
+    ("vllm", 8, "llama"),
+    ("vllm", 4, "llama"),
+    ("vllm", 8, "tied"),
+    ("onnx", 8, "llama"),
+    ("onnx", 4, "tied"),
+    ("onnx", 8, "tied"),
+    *((target, bits, "uneven") for target in ("vllm", "onnx") for bits in (4, 8)),
+]
+"""Targets, widths and models; the first five have every value of each."""
 
 
-@pytest.mark.parametrize(("target", "bits"), first_and_slow(PAIRS, 3))
-def test_what_is_quantised_for_a_target_is_exported_exactly(mase, llama, target, bits) -> None:
+@pytest.mark.parametrize(("target", "bits", "model"), first_and_slow([*dict.fromkeys(CASES)], 5))
+def test_what_is_quantised_for_a_target_is_exported_exactly(
+    mase, request, target, bits, model
+) -> None:
     if target == "onnx":
         pytest.importorskip("onnxscript", reason="needs masegraph[export]")
-    ran = mase(f"quantize {llama} --bits {bits} --for {target} --out q")
+    place = request.getfixturevalue(model)
+    ran = mase(f"quantize {place} --bits {bits} --for {target} --out q")
     assert ran.code == 0, ran.err
     ran = mase(f"export q {EXPORTS[target]} --out e --json")
     assert ran.code == 0, ran.err
     assert ran.document["rounded"] == []
+
+
+def test_a_target_that_takes_no_layer_of_the_model_is_refused(mase, uneven) -> None:
+    ran = mase(f"quantize {uneven} --bits 8 --for gguf --out q")
+    assert ran.code != 0 and "target gguf takes rows of a multiple of 32, and no layer" in ran.err
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("model", ["llama", "tied"])
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_every_matrix_for_a_kernel_is_packed(mase, request, target, bits, model) -> None:
+    place = request.getfixturevalue(model)
+    assert mase(f"quantize {place} --bits {bits} --for {target} --out q").code == 0
+    _, info = pack_weights_transform_pass(MaseGraph.from_checkpoint("q/graph"), {})
+    kept = {row["module"] for row in info["modules"] if row["packed"] == "kept"}
+    assert all("norm" in module or "rotary" in module for module in kept), kept
 
 
 def test_four_bits_are_one_packable_format_and_8_bits_for_the_words(mase, llama) -> None:
@@ -45,8 +100,6 @@ def test_four_bits_are_one_packable_format_and_8_bits_for_the_words(mase, llama)
     assert set(told.values()) == {"mxint4/32", "mxint8/32"}
     assert {n for n, f in told.items() if f == "mxint8/32"} == {"model_embed_tokens", "lm_head"}
     graph = MaseGraph.from_checkpoint("q/graph")
-    from chop.passes import pack_weights_transform_pass
-
     _, info = pack_weights_transform_pass(graph, {})
     assert {r["packed"] for r in info["modules"] if "proj" in r["module"]} == {"mxint4"}
 

@@ -255,3 +255,30 @@ def test_example_inputs_may_be_views(name, tmp_path):
         inputs = {"x": torch.randn(rows, 8), "y": torch.randn(rows, 8)}
         (found,) = session.run(None, {k: v.numpy() for k, v in inputs.items()})
         assert np.allclose(found, mg.model(**inputs).detach(), atol=1e-5)
+
+
+class Rooted(nn.Module):
+    """A buffer and a parameter at the root, with names of your choice."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name, self.fc = name, nn.Linear(4, 4)
+        self.register_buffer(name, torch.randn(3, 4))
+        self.factor = nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        return self.fc(x) * self.factor + getattr(self, self.name).sum(0)
+
+
+@pytest.mark.parametrize("name", ["x", "linear", "sum_1", "val_0", "add", "output", "table"])
+def test_a_buffer_may_have_the_name_of_any_other_value(name, tmp_path):
+    mg = MaseGraph(Rooted(name), dummy_in={"x": torch.randn(2, 4)})
+    to_onnx(mg, tmp_path / "m.onnx")
+    compare(mg, tmp_path / "m.onnx", {"x": torch.randn(5, 4)})
+    again = from_onnx(tmp_path / "m.onnx")
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(again.model(x), mg.model(x))
+    names = {name for name, _ in (*again.model.named_buffers(), *again.model.named_parameters())}
+    assert "factor" in names
+    to_onnx(again, tmp_path / "again.onnx")
+    compare(again, tmp_path / "again.onnx", {"x": x})

@@ -8,6 +8,7 @@ onnx = pytest.importorskip("onnx", reason="needs masegraph[export]")
 runtime = pytest.importorskip("onnxruntime", reason="needs masegraph[export]")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
+from chop import MaseGraph  # noqa: E402
 from chop.export import from_onnx  # noqa: E402
 from chop.ir.guards import guards_of  # noqa: E402
 
@@ -152,3 +153,23 @@ def test_sizes_that_a_file_fixes_do_not_grow_into_expressions(tmp_path):
     assert guards_of(graph.model) is not None
     assert {g.pins() for g in guards_of(graph.model).guards} >= {(("x",), 1), (("x",), 2)}
     assert (("x",), 0) not in {g.pins() for g in guards_of(graph.model).guards}
+
+
+class Wrapped(torch.nn.Module):
+    """A captured graph inside another model."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        return self.network(x)
+
+
+def test_a_wrapped_graph_has_the_open_sizes_of_its_file(tmp_path):
+    inner = from_onnx(saved(conv(), ["n", 3, 8, "w"], tmp_path / "m.onnx"))
+    outer = MaseGraph(Wrapped(inner.model), dummy_in={"x": torch.randn(2, 3, 8, 9)})
+    assert outer.open_sizes() == inner.open_sizes()
+    assert outer.open_sizes()["x"][:3] == ["free", "pinned", "pinned"]
+    x = torch.randn(5, 3, 8, 12)
+    assert torch.equal(outer.model(x), inner.model(x))

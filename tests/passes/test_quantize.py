@@ -598,3 +598,28 @@ def test_the_summary_needs_no_original_and_says_its_table(graph, capsys):
 def test_the_summary_refuses_an_original_that_is_no_graph(graph, model):
     with pytest.raises(ConfigError, match="original_graph must be a MaseGraph, got Net"):
         passes.summarize_quantization_analysis_pass(graph, {"original_graph": model})
+
+
+SCALES = {"name": "scale_integer", "data_in_width": "NA", "bias_width": "NA"}
+WRONG_SCALES = {
+    "weight": {**SCALES, "weight_scale": [0.1, 0.2], "weight_granularity": "channel",
+               "weight_axis": 0},
+    "data_in_0": {**SCALES, "weight_width": "NA", "data_in_width": 8, "data_in_axis": -1,
+                  "data_in_scale": [0.1, 0.2, 0.3], "data_in_granularity": "channel"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operand", WRONG_SCALES)
+def test_a_list_of_scales_of_wrong_length_names_the_node(operand):
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6))
+    graph = MaseGraph(model, dummy_in=torch.randn(2, 4))
+    passes.init_metadata_analysis_pass(graph)
+    passes.add_common_metadata_analysis_pass(graph, {"dummy_in": {"input": torch.randn(2, 4)}})
+    before = copy.deepcopy(graph.model.state_dict())
+    name = next(n.name for n in graph.nodes if n.target == "2")
+    rules = {"by": "name", "2": {"config": WRONG_SCALES[operand]}}
+    message = f"quantize.2.config: node '{name}', operand '{operand}': scale_integer: . scales do"
+    with pytest.raises(ConfigError, match=message):
+        quantize_transform_pass(graph, rules)
+    assert all(torch.equal(before[k], v) for k, v in graph.model.state_dict().items())
+    assert not isinstance(graph.model.get_submodule("2"), QuantizedModule)

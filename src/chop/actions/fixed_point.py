@@ -1,4 +1,4 @@
-"""Fixed point for every linear layer: one split of the width, or one fitted to each layer."""
+"""Fixed point for layers with weights: one split of the width, or one fitted to each layer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
+from chop.ir.ops import find_op
 from chop.passes import (
     add_common_metadata_analysis_pass,
     add_software_metadata_analysis_pass,
@@ -17,6 +19,8 @@ from chop.passes import (
 
 OPERANDS = ("data_in", "weight", "bias")
 OP = "linear"
+FITTED = (OP, "conv1d", "conv2d")
+"""Ops whose formats are fitted: those with these operands that hardware has too."""
 STATISTIC = "range_min_max"
 ROLES = {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
 """Name of an argument in the metadata -> operand of the config."""
@@ -64,10 +68,17 @@ def fraction_bits(width: int, largest: float) -> int:
 
 
 def observe_ranges(graph: MaseGraph, batches: Iterable[Any]) -> Ranges:
-    """Return the largest magnitude of each operand of each linear layer on `batches`.
+    """Return the largest magnitude of each operand of each layer with an op in `FITTED`.
 
     Missing metadata is added to the graph.
     """
+    ops = [op.name for node in graph.nodes if (op := find_op(node, graph.custom_ops)) is not None]
+    fitted = [name for name in FITTED if name in ops]
+    if not fitted:
+        raise ConfigError(
+            f"quantize.fit: fits {', '.join(FITTED)}, and {type(graph.model).__name__} has "
+            f"{', '.join(dict.fromkeys(ops)) or 'no layer'}."
+        )
     if any("mase" not in node.meta for node in graph.nodes):
         init_metadata_analysis_pass(graph)
     if any(mase_meta(node).software.args is None for node in graph.nodes):
@@ -79,8 +90,8 @@ def observe_ranges(graph: MaseGraph, batches: Iterable[Any]) -> Ranges:
         graph,
         {
             "by": "type",
-            "target_weight_nodes": [OP],
-            "target_activation_nodes": [OP],
+            "target_weight_nodes": fitted,
+            "target_activation_nodes": fitted,
             "weight_statistics": {STATISTIC: {"abs": True}},
             "activation_statistics": {STATISTIC: {"abs": True}},
             "input_generator": list(batches),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import nn
 
 from chop.errors import ConfigError
 from chop.nn.quantizers import parse_format
@@ -17,9 +17,11 @@ from chop.nn.quantizers.formats import spelled_settings
 
 SHIPPED_WIDTHS = (4, 8)
 """Widths that kernels and exports take."""
-MATRIX = 2
-"""Dimensions of the weight of a linear layer."""
 BY_CHANNEL = {4: "int4/channel", 8: "int8/channel"}
+BOUNDED = {4: "mxint4/32:exponent_width=5", 8: "mxint8/32:exponent_width=5"}
+"""Formats whose steps are float16 numbers: 2**-21 or more."""
+TINY, BLOCK = 2.0**-15, 32
+"""Largest magnitude of a block below which `BOUNDED` rounds more than a format without bounds."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +31,46 @@ class Target:
     `kernels`: formats of the weights of convolutions, by width, if they differ. Groups are along
     the last dimension, which is the width of a kernel: they would have a scale for a few numbers.
     `rounds_inputs`: activations are rounded to 8 bits too. `embeddings`: it takes quantised tables.
+    `bounded`: formats of weights with a block of tiny values, whose scale is none of the target's,
+    by width. `row_multiple`: its groups divide rows whose length is a multiple of this. `uneven`:
+    formats of the other matrices, by width; without them these stay floats.
     """
 
     formats: Mapping[int, str] = field(default_factory=lambda: {4: "mxint4/32", 8: "mxint8/32"})
     rounds_inputs: bool = False
     embeddings: bool = True
     kernels: Mapping[int, str] = field(default_factory=dict)
+    bounded: Mapping[int, str] = field(default_factory=dict)
+    row_multiple: int = 1
+    uneven: Mapping[int, str] = field(default_factory=dict)
 
-    def format_of(self, weight: Tensor, width: int) -> str:
-        """Return the format of a weight in `width` bits."""
-        is_kernel = weight.dim() > MATRIX
-        return self.kernels.get(width, self.formats[width]) if is_kernel else self.formats[width]
+    def refusal(self, layer: nn.Module) -> str:
+        """Return the reason why it takes no quantised weights of a layer; "" if it takes them."""
+        if isinstance(layer, nn.Embedding) and not self.embeddings:
+            return "takes no quantised tables"
+        if self.uneven or not self._is_uneven(layer):
+            return ""
+        return f"takes rows of a multiple of {self.row_multiple}"
+
+    def _is_uneven(self, layer: nn.Module) -> bool:
+        rows = {p.shape[-1] for p in layer.parameters() if p.dim() > 1}
+        return not is_convolution(layer) and any(row % self.row_multiple for row in rows)
+
+    def format_of(self, layer: nn.Module, width: int) -> str:
+        """Return the format of the weights of a layer in `width` bits."""
+        chosen = self.formats
+        if is_convolution(layer):
+            chosen = self.kernels or chosen
+        elif self._is_uneven(layer):
+            chosen = self.uneven
+        elif self.bounded and has_tiny_blocks(layer):
+            chosen = self.bounded
+        return chosen[width]
+
+    def all_configs(self) -> dict[str, dict[str, Any]]:
+        """Return the config of a layer for each format that `format_of` may return."""
+        rows = (self.formats, self.kernels, self.bounded, self.uneven)
+        return self._configs([form for row in rows for form in row.values()])
 
     def weight_configs(self, widths: Sequence[int] = SHIPPED_WIDTHS) -> dict[str, dict[str, Any]]:
         """Return the config of a layer for each width, by the spelling of its weight's format."""
@@ -61,15 +92,33 @@ class Target:
 
 
 TARGETS: dict[str, Target] = {
-    "cpu": Target(),
-    "gpu": Target(),
-    "gguf": Target(),
-    "vllm": Target({4: "int4/32", 8: "int8/32"}, embeddings=False, kernels=BY_CHANNEL),
+    "cpu": Target(kernels=BY_CHANNEL),
+    "gpu": Target(kernels=BY_CHANNEL),
+    "gguf": Target(kernels=BY_CHANNEL, bounded=BOUNDED, row_multiple=32),
+    "vllm": Target(
+        {4: "int4/32", 8: "int8/32"},
+        embeddings=False,
+        kernels=BY_CHANNEL,
+        row_multiple=32,
+        uneven=BY_CHANNEL,
+    ),
     "onnx": Target({4: "int4/32", 8: "int8/channel"}, embeddings=False, kernels=BY_CHANNEL),
     "rtl": Target({4: "mxint4", 8: "mxint8"}, rounds_inputs=True, embeddings=False),
 }
 """Name of `--for` -> target."""
 DEFAULT_TARGET = "cpu"
+
+
+def is_convolution(layer: nn.Module) -> bool:
+    """Return True if the last dimension of the weight is the width of a kernel."""
+    return hasattr(layer, "kernel_size")
+
+
+def has_tiny_blocks(layer: nn.Module) -> bool:
+    """Return True if a block of a weight has values, and all of them are tiny."""
+    weights = [p.detach() for p in layer.parameters() if p.dim() > 1 and p.shape[-1] % BLOCK == 0]
+    largest = [w.reshape(-1, BLOCK).abs().amax(1) for w in weights]
+    return any(bool(((each > 0) & (each < TINY)).any()) for each in largest)
 
 
 def layer_config(weight: str, inputs: str | None = None) -> dict[str, Any]:

@@ -294,7 +294,9 @@ def _nodes(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(result: Mapping[str, Any]) -> dict[str, Any]:
-    return {"bytes": result["info"]["after"]}
+    info = result["info"]
+    is_packed = any(row["packed"] != "kept" for row in info["modules"])
+    return {"bytes": info["after"], **({} if is_packed else {"nothing packed": info["not_packed"]})}
 
 
 def _exported(result: Mapping[str, Any]) -> dict[str, Any]:

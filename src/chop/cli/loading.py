@@ -32,11 +32,12 @@ def load(model: Any, *, packed: bool = True, **options: Any) -> MaseGraph:
     """Return a model as a graph.
 
     `model`: a hub name, a Hugging Face folder, a checkpoint of a MaseGraph, a GGUF, ONNX or QONNX
-    file, a folder of compressed-tensors, module:function or file.py:function, a reference model, a
-    torch module or a MaseGraph. Language models are captured with their cache, so that
-    `graph.generate` works. With `packed` the packed weights of a GGUF file stay packed; without,
-    they become layers that train and can be quantised again. `options`: those of every command that
-    takes a model, as `task`, `inputs` and `input_shape`.
+    file, a torch.export file (with trust_remote_code=True), a folder of compressed-tensors,
+    module:function or file.py:function, a reference model, a torch module or a MaseGraph. Language
+    models are captured with their cache, so that `graph.generate` works. With `packed` the packed
+    weights of a GGUF file stay packed; without, they become layers that train and can be quantised
+    again. `options`: those of every command that takes a model, as `task`, `inputs` and
+    `input_shape`.
     """
     config = _options(model, options, packed=packed)
     return load_graph(config, find_source(config))

@@ -19,6 +19,7 @@ from chop.files import read_json
 from chop.ir.graph import MaseGraph
 
 GGUF, ONNX, QONNX, COMPRESSED = "gguf", "onnx", "qonnx", "compressed-tensors"
+PROGRAM = "torch.export"
 CONFIG = "config.json"
 ONNX_START = b"\x08"
 """First byte of most ONNX files: the tag of the field `ir_version`."""
@@ -33,6 +34,7 @@ READERS: dict[str, Callable[[Path, bool], MaseGraph]] = {
     ONNX: lambda path, packed: export.from_onnx(path),
     QONNX: lambda path, packed: export.from_qonnx(path),
     COMPRESSED: lambda path, packed: export.from_compressed_tensors(path),
+    PROGRAM: lambda path, packed: export.from_exported_program(path),
 }
 """Kind -> function that reads it; True keeps packed weights packed."""
 
@@ -48,8 +50,7 @@ def kind_of(path: Path) -> str | None:
     if start == MAGIC:
         return GGUF
     if zipfile.is_zipfile(path):
-        _refuse_program(path)
-        return None
+        return _kind_of_archive(path)
     return ONNX if path.suffix == ".onnx" or start[:1] == ONNX_START else None
 
 
@@ -60,14 +61,10 @@ def _is_compressed(folder: Path) -> bool:
     return isinstance(settings, dict) and settings.get("quant_method") == COMPRESSED
 
 
+PROGRAM_MARK = "archive_format"
+"""File in an archive of torch.export."""
 BUILD_IT = "Give the function that builds the model (file.py:function)"
 REFUSED = (
-    (
-        "archive_format",
-        "a program of torch.export, which has ATen operators in place of layers. "
-        f"{BUILD_IT}, or write the program as ONNX: "
-        "torch.onnx.export(torch.export.load(path), f='model.onnx').",
-    ),
     (
         "constants.pkl",
         "a TorchScript program: reading it runs the code in the file, and it has operators in "
@@ -84,12 +81,28 @@ REFUSED = (
 """Archives of torch that are refused: a file inside, and the reason with the remedy."""
 
 
-def _refuse_program(path: Path) -> None:
-    """Raise for an archive of torch; nothing in it is read but the names of its files."""
+def _kind_of_archive(path: Path) -> str | None:
+    """Return the kind of a zip archive; raise for one of torch that is refused.
+
+    Nothing in the archive is read but the names of its files.
+    """
     names = {name.rpartition("/")[2] for name in zipfile.ZipFile(path).namelist()}
+    if PROGRAM_MARK in names:
+        return PROGRAM
     for inside, reason in REFUSED:
         if inside in names:
             raise SourceError(f"{path}: {reason}")
+    return None
+
+
+def check_trust(path: Path, kind: str, *, is_trusted: bool) -> None:
+    """Raise if reading a file can run code and the user has not allowed it."""
+    if kind == PROGRAM and not is_trusted:
+        raise SourceError(
+            f"{path}: a program of torch.export, which torch reads with pickle: a forged file can "
+            "run code. Give --trust-remote-code (in Python trust_remote_code=True) if you trust "
+            f"it. {BUILD_IT} otherwise."
+        )
 
 
 def tokenizer_folder(path: Path, kind: str) -> tempfile.TemporaryDirectory[str] | str | None:

@@ -19,9 +19,15 @@ from chop.actions.post_training import (
     weight_formats,
 )
 from chop.actions.records import write_csv
-from chop.actions.targets import DEFAULT_TARGET, MATRIX, SHIPPED_WIDTHS, check_target
+from chop.actions.targets import (
+    DEFAULT_TARGET,
+    SHIPPED_WIDTHS,
+    Target,
+    check_target,
+    is_convolution,
+)
 from chop.actions.weight_budget import WeightBudget
-from chop.actions.weighted_layers import weighted_ops
+from chop.actions.weighted_layers import weight_count, weighted_layers, weighted_ops
 from chop.cli.commands.quantize import QuantizeConfig
 from chop.cli.data import Data
 from chop.cli.run_results import SENSITIVITY
@@ -33,7 +39,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
 from chop.nn.quantizers.formats import find_format, spelled_settings
 from chop.passes import learn_scales_transform_pass, sensitivity_analysis_pass
-from chop.passes.graph.analysis.sensitivity import layers_with_weights
+from chop.passes.graph.analysis.sensitivity import is_measured, layers_with_weights
 from chop.passes.graph.transforms.quantize import check_quantization
 from chop.passes.rewrite.lift_layers import lift_products
 
@@ -104,15 +110,11 @@ def _fixed_width(
     data they are the embedding and the head of a language model.
     """
     target = check_target(config.for_ or DEFAULT_TARGET, config.format)
-    configs = target.weight_configs() | target.kernel_configs()
-    nodes = [
-        node
-        for node, layer in layers_with_weights(graph).items()
-        if target.embeddings or not isinstance(layer, nn.Embedding)
-    ]
+    configs = target.all_configs()
+    nodes = _layers_for(target, weighted_layers(graph), config.for_ or DEFAULT_TARGET)
     widest = max(target.formats)
     low, high = (
-        {node: target.format_of(node_module(node).weight, bits) for node in nodes}  # type: ignore[arg-type]
+        {node: target.format_of(node_module(node), bits) for node in nodes}
         for bits in (width, widest)
     )
     session.start_work()
@@ -131,11 +133,25 @@ def _fixed_width(
     return {"by": "name", **rules}, {"assignment": labels}
 
 
+def _layers_for(target: Target, layers: Mapping[fx.Node, nn.Module], name: str) -> list[fx.Node]:
+    """Return the layers whose weights the target takes; raise if there is none."""
+    refusals = {node: target.refusal(layer) for node, layer in layers.items()}
+    nodes = [node for node, refusal in refusals.items() if not refusal]
+    if not nodes:
+        reasons = " and ".join(dict.fromkeys(refusals.values()))
+        raise ConfigError(
+            f"quantize.for: target {name} {reasons}, and no layer of the model is one of these. "
+            "Give another target, or --format."
+        )
+    return nodes
+
+
 def _layers_of_words(graph: MaseGraph, nodes: Sequence[fx.Node]) -> set[fx.Node]:
     """Return the embedding and the head of a language model, which lose most in 4 bits."""
     size = getattr(getattr(graph.model, "config", None), "vocab_size", None)
     layers: dict[fx.Node, Any] = {node: node_module(node) for node in nodes}
-    return {n for n, layer in layers.items() if size and layer.weight.shape[0] == size}
+    rows = {n: layer.weight.shape[0] for n, layer in layers.items() if hasattr(layer, "weight")}
+    return {n for n, count in rows.items() if size and count == size}
 
 
 def _layers_that_lose_most(
@@ -151,11 +167,13 @@ def _layers_that_lose_most(
     `low`, `high`: format of each layer in few and in 8 bits.
     """
     used = {*low.values(), *high.values()}
+    measured = [n for n in nodes if is_measured(n, graph)]
+    if not measured:
+        return set()
     args = {"data": batches, "formats": {name: configs[name] for name in used}}
     _, info = sensitivity_analysis_pass(graph, args)
     loss = {(row["node"], row["format"]): row["loss"] for row in info["table"]}
-    sizes: dict[fx.Node, int] = {n: node_module(n).weight.numel() for n in nodes}  # type: ignore[operator]
-    measured = [n for n in nodes if (n.name, low[n]) in loss]
+    sizes = {n: weight_count(node_module(n)) for n in nodes}
     gains = {n: (loss[n.name, low[n]] - loss[n.name, high[n]]) / sizes[n] for n in measured}
     room, chosen = WIDE_SHARE * sum(sizes.values()), set()
     typical = sorted(gains.values())[len(gains) // 2] if gains else 0.0
@@ -173,8 +191,7 @@ def _allocate(
     form: Any = weight_formats(config.format or BUDGET_FORMATS[0], config.widths or SHIPPED_WIDTHS)
     if config.for_ is not None:
         target = check_target(config.for_, config.format)
-        weights = [node_module(node).weight for node in layers_with_weights(graph)]
-        has_kernels = any(weight.dim() > MATRIX for weight in weights)  # type: ignore[operator]
+        has_kernels = any(is_convolution(layer) for layer in layers_with_weights(graph).values())
         form = target.kernel_configs() if has_kernels else target.weight_configs()
     WeightBudget.of(graph, form).check(bits)
     session.start_work()

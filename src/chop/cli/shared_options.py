@@ -49,9 +49,9 @@ class ModelOptions:
 
     model: Annotated[
         str | None,
-        "A hub name, a Hugging Face folder (also of compressed-tensors), a GGUF, ONNX or QONNX "
-        "file, module:function or file.py:function that returns a model (or a model and its "
-        "inputs), a MaseGraph checkpoint, or a reference model (`mase list models`).",
+        "A hub name, a Hugging Face folder (also of compressed-tensors), a GGUF, ONNX, QONNX "
+        "or torch.export file, module:function or file.py:function that returns a model (or a "
+        "model and its inputs), a MaseGraph checkpoint, or a reference model (`mase list models`).",
     ] = field(default=None, metadata=names("models", **POSITIONAL))
     task: Annotated[
         Task | None,
@@ -74,7 +74,9 @@ class ModelOptions:
         "imported first.",
     ] = ()
     trust_remote_code: Annotated[
-        bool, "Run the Python files that come with a Hugging Face model or tokenizer."
+        bool,
+        "Run the Python files that come with a Hugging Face model or tokenizer, and read files of "
+        "torch.export, which torch reads with pickle.",
     ] = False
     model_options: Annotated[dict[str, Any], "Arguments of the function that builds the model."] = (
         field(default_factory=dict)

@@ -16,7 +16,7 @@ from chop.cli.checkpoints import checkpoint_path, tokenizer_beside
 from chop.cli.data import Data, load_data, require_data
 from chop.cli.failures import SourceError
 from chop.cli.model_facts import task_to_load
-from chop.cli.model_files import READERS, kind_of, tokenizer_folder
+from chop.cli.model_files import READERS, check_trust, kind_of, tokenizer_folder
 from chop.cli.named_objects import import_name, thing_of
 from chop.cli.output import settle
 from chop.cli.shared_options import DataOptions, ModelOptions
@@ -34,7 +34,7 @@ from chop.passes import add_common_metadata_analysis_pass, init_metadata_analysi
 REFERENCE, CHECKPOINT, FILE, FUNCTION, FOLDER, HUB, OBJECT = (
     "a reference model",
     "a MaseGraph checkpoint",
-    "a GGUF, ONNX or compressed-tensors file",
+    "a GGUF, ONNX, torch.export or compressed-tensors file",
     "module:function or file.py:function",
     "a Hugging Face folder",
     "a hub name",
@@ -46,7 +46,7 @@ HUGGING_FACE = (FOLDER, HUB)
 ACCEPTED = {
     REFERENCE: ("task", "model_options", "inputs", "input_shape"),
     CHECKPOINT: ("classes", "input_shape", "trust_remote_code"),
-    FILE: ("plugins",),
+    FILE: ("plugins", "trust_remote_code"),
     FUNCTION: ("model_options", "inputs", "input_shape"),
     **dict.fromkeys(
         HUGGING_FACE, ("task", "model_options", "inputs", "input_shape", "trust_remote_code")
@@ -173,6 +173,7 @@ def _file(name: str, options: ModelOptions, tried: list[str]) -> Source | None:
     if kind is None:
         tried.append(f"{FILE} ({'of another kind' if path.exists() else 'no such file'}: {name})")
         return None
+    check_trust(path, kind, is_trusted=options.trust_remote_code)
     return read_source(path, kind, packed=options.keeps_packed)
 
 

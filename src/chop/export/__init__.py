@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     )
     from chop.export.compressed_tensors import to_compressed_tensors as to_compressed_tensors
     from chop.export.export_report import ExportReport as ExportReport
+    from chop.export.exported_program import from_exported_program as from_exported_program
     from chop.export.gguf import to_gguf as to_gguf
     from chop.export.gguf_reader import from_gguf as from_gguf
     from chop.export.gguf_tokenizer import tokenizer_from_gguf as tokenizer_from_gguf
@@ -36,6 +37,7 @@ _LAZY = {
     "to_huggingface": "huggingface",
     "to_onnx": "onnx",
     "to_qonnx": "onnx",
+    "from_exported_program": "exported_program",
     "from_gguf": "gguf_reader",
     "tokenizer_from_gguf": "gguf_tokenizer",
     "from_onnx": "onnx_import.reader",

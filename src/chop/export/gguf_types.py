@@ -95,6 +95,8 @@ def _integers(values: Array, steps: Array | None) -> tuple[Array, Array] | None:
     """Return values as integers and a float16 step per block; None if they have none."""
     if steps is None:
         return None
+    is_zero = ~values.any(1, keepdims=True)
+    steps = np.where(is_zero, np.float32(0), steps)  # any step holds zeros
     step = steps[:, :1]
     if not (steps == step).all() or _exact_half(step, None) is None:
         return None

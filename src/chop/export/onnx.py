@@ -20,6 +20,7 @@ from chop.export.export_report import ExportReport, TensorRecord
 from chop.export.exported_weights import Weight, weights_of
 from chop.export.lowered import GRAPH, ExportableGraph, example_of, export_lowered
 from chop.export.onnx_package import onnx_package
+from chop.export.root_tensors import move_root_tensors, restore_root_names
 from chop.files import whole_file
 from chop.ir.graph import MaseGraph
 from chop.ir.outputs import template_of
@@ -94,7 +95,9 @@ def _write(
     weights = weights_of(mg)
     lowered = ExportableGraph(mg, target.name, fallback)
     others = _keep_tensors(lowered.graph, example)
+    root = move_root_tensors(lowered.graph)
     proto = _exported(lowered.graph, example, target)
+    restore_root_names(proto, root)
     _name_outputs(proto, lowered.graph, example)
     report = ExportReport(target.name, Path(path), dropped=[*lowered.dropped, *others])
     _rewrite(proto, target, weights, report)
@@ -111,6 +114,19 @@ def _write(
 
 def _exported(graph: MaseGraph, example: Mapping[str, Any], target: _Target) -> Any:
     program = export_lowered(graph, example, is_dynamic=target.is_dynamic)
+    operators = {torch.ops.mase.round_to_steps.default: target.translation()}
+    return program_as_onnx(program, f"to_{target.name}", operators)
+
+
+def rounding_operators() -> dict[Any, Callable[..., Any]]:
+    """Return the translation of the operators of MASE to ONNX."""
+    return {torch.ops.mase.round_to_steps.default: _qdq()}
+
+
+def program_as_onnx(
+    program: torch.export.ExportedProgram, where: str, operators: dict[Any, Callable[..., Any]]
+) -> Any:
+    """Return a program of `torch.export` as an ONNX model; `where` is the start of an error."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)  # it lists packages that are not installed
@@ -123,15 +139,11 @@ def _exported(graph: MaseGraph, example: Mapping[str, Any], target: _Target) -> 
                 optimize=False,
                 verbose=False,
                 opset_version=OPSET,
-                custom_translation_table={
-                    torch.ops.mase.round_to_steps.default: target.translation()
-                },
+                custom_translation_table=operators,
             )
     except torch.onnx.errors.OnnxExporterError as error:
         reason = str(error.__cause__ or error).splitlines()[0]
-        raise ExportError(
-            f"to_{target.name}: torch.onnx cannot write this model: {reason}"
-        ) from error
+        raise ExportError(f"{where}: torch.onnx cannot write this model: {reason}") from error
     finally:
         log.setLevel(level)
     assert exported is not None, "torch.onnx.export returns a program"

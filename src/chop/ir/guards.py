@@ -151,7 +151,8 @@ class Guards:
     def broken(self, inputs: Mapping[str, Any]) -> Guard | None:
         """Return the first guard that these inputs violate, or None."""
         shapes = shapes_in(inputs)
-        if torch.compiler.is_compiling():  # a set would fix symbolic sizes
+        is_recorded = torch._C._len_torch_function_stack() > 0  # a capture of an outer model
+        if is_recorded or torch.compiler.is_compiling():  # a set would fix symbolic sizes
             return self._first_broken(shapes)
         key = tuple(shapes.items())
         broken = None if key in self._checked else self._first_broken(shapes)

@@ -17,12 +17,21 @@ EXAMPLES = (
 )
 
 
+SAME_LAYERS = "the same layers without their formats"
+ROUNDED = (
+    "explain: the saved weights of '{model}' are rounded, and {why}. Give --against with the model "
+    "before quantisation."
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExplainConfig(ModelOptions, DataOptions, OutputOptions):
     """Analysis."""
 
     against: Annotated[
-        str | None, "The float model. Default: the same layers without their formats."
+        str | None,
+        "The float model. Default: the one that the run in the folder was made from; for saved "
+        "float weights, the same layers without their formats.",
     ] = None
     rows: Annotated[int, "Number of training rows to run."] = 64
     share: Annotated[float, "Skip layer groups that cause less than this share of the loss."] = 0.02
@@ -39,26 +48,56 @@ def run(config: ExplainConfig, session: Session) -> dict[str, Any]:
     """Measure the loss of each layer, print the worst with advice, and draw them."""
     from chop.actions.explain_figure import explain_figure
     from chop.actions.records import write_csv
-    from chop.cli.source import describe, find_source, load_graph, load_with_data
+    from chop.cli.source import describe, load_with_data
     from chop.passes import explain_analysis_pass
 
     source, data, graph = load_with_data(config, "explain")
-    reference = None
-    if config.against is not None:
-        other = dataclasses.replace(config, model=config.against)
-        reference = load_graph(other, find_source(other), data)
+    against, reference = _float_model(config, graph, data)
     rows = min(config.rows_measured_at_once, config.rows)
     batches = data.batches(graph.model, rows, -(-config.rows // rows))
     session.start_work()
     settings = {"reference": reference, "share": config.share, "most": config.most}
     with session.console.progress(f"explain on {config.rows} rows"):
         _, info = explain_analysis_pass(graph, {"data": batches, **settings})
+    session.console.say(f"compared with {against}")
     _print(session, info)
     _print_fallbacks(session, Path(source.name))
     write_csv(session.folder / "layers.csv", [_flat(row) for row in info["layers"]])
     write_csv(session.folder / "kernels.csv", info["kernels"])
     explain_figure(info["loss"], info["layers"], session.folder / "explain.svg")
-    return {**describe(graph, source), "explained": info}
+    return {**describe(graph, source), "against": against, "explained": info}
+
+
+def _float_model(config: ExplainConfig, graph: Any, data: Any) -> tuple[str, Any]:
+    """Return the name of the float model and its graph; None for the layers without formats."""
+    from chop.cli.failures import SourceError
+    from chop.cli.source import find_source, load_graph
+    from chop.passes.ptq.observe.quantized_parts import has_rounded_weights
+
+    name = config.against
+    if name is None and not has_rounded_weights(graph):
+        return SAME_LAYERS, None
+    name = name or _model_before(Path(str(config.model)))
+    if name is None:
+        raise ConfigError(ROUNDED.format(model=config.model, why="no file names the float model"))
+    other = dataclasses.replace(config, model=name)
+    try:
+        return name, load_graph(other, find_source(other), data)
+    except SourceError as error:
+        if config.against is not None:
+            raise
+        why = f"its float model '{name}' is not there"
+        raise ConfigError(ROUNDED.format(model=config.model, why=why)) from error
+
+
+def _model_before(folder: Path) -> str | None:
+    """Return the model that the run in `folder` quantised; None if it is unknown."""
+    from chop.cli.execute import CONFIG
+    from chop.cli.settings import read_table
+
+    file = folder / CONFIG
+    name = read_table(file, "quantize").get("model") if file.is_file() else None
+    return name if isinstance(name, str) and name != "NA" else None
 
 
 def _print(session: Session, info: dict[str, Any]) -> None:

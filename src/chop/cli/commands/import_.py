@@ -20,11 +20,11 @@ EXAMPLES = (
 class ImportConfig(OutputOptions):
     """Source."""
 
-    file: Annotated[Path | None, "A GGUF or ONNX file, or a folder of compressed-tensors."] = field(
-        default=None, metadata=POSITIONAL
-    )
+    file: Annotated[
+        Path | None, "A GGUF, ONNX or torch.export file, or a folder of compressed-tensors."
+    ] = field(default=None, metadata=POSITIONAL)
     source: Annotated[
-        Literal["gguf", "onnx", "qonnx", "compressed-tensors"] | None,
+        Literal["gguf", "onnx", "qonnx", "compressed-tensors", "torch.export"] | None,
         "Format of the file. Default: inferred from its contents",
     ] = None
     pack: Annotated[
@@ -32,13 +32,16 @@ class ImportConfig(OutputOptions):
         "Keep the packed weights of a GGUF file packed, in memory and on disk. --no-pack makes "
         "layers that train and can be quantised again.",
     ] = True
+    trust_remote_code: Annotated[
+        bool, "Read a file of torch.export, which torch reads with pickle."
+    ] = False
     out: Path = Path("out/import")
 
 
 def run(config: ImportConfig, session: Session) -> dict[str, Any]:
     """Read the model, annotate it, save it as a checkpoint with its tokenizer."""
     from chop.cli.checkpoints import GRAPH, save_model
-    from chop.cli.model_files import ONNX, kind_of
+    from chop.cli.model_files import ONNX, check_trust, kind_of
     from chop.cli.source import describe, read_source
     from chop.passes import add_common_metadata_analysis_pass, init_metadata_analysis_pass
 
@@ -47,6 +50,7 @@ def run(config: ImportConfig, session: Session) -> dict[str, Any]:
     if not config.file.exists():
         raise ConfigError(f"import.file: {config.file}: no such file or folder.")
     kind = config.source or kind_of(config.file) or ONNX
+    check_trust(config.file, kind, is_trusted=config.trust_remote_code)
     with session.console.progress(f"read {config.file.name}"):
         source = read_source(config.file, kind, packed=config.pack)
         graph, _ = init_metadata_analysis_pass(source.graph)

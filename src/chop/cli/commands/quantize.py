@@ -42,7 +42,9 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
         "Ops to quantise. Default: those with weights, as linear, conv1d, embedding …",
     ] = field(default=None, metadata=names("ops"))
     fit: Annotated[
-        bool, "Choose the fractional bits of each operand of linear layers from the dataset."
+        bool,
+        "Choose the fractional bits of each operand of linear layers and convolutions from the "
+        "dataset.",
     ] = False
     bits: Annotated[
         float | None,
@@ -142,6 +144,11 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
         return self.bits is not None and not (is_width and self.format is None)
 
     @property
+    def can_name_ops(self) -> bool:
+        """True if --type may be added to the other options."""
+        return not self.rules and self.bits is None
+
+    @property
     def calibrated_flags(self) -> Sequence[str]:
         """Flags that need calibration data."""
         flags = ["--bits"] * self.is_average + ["--observer"] * (self.observer is not None)
@@ -155,7 +162,6 @@ def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
     from chop.actions.weighted_layers import left_in_float
     from chop.cli.before_and_after import Compression, compress
     from chop.cli.quantization_plan import quantize_graph
-    from chop.ir.ops import OPS
     from chop.passes import summarize_quantization_analysis_pass
 
     plan = Compression(
@@ -171,17 +177,24 @@ def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
     write_csv(session.folder / "layers.csv", summary["table"])
     session.console.say("\nnodes by op:")
     session.console.table(summary["ops"])
-    floats = left_in_float(graph)  # rarely intended, and visible in the bytes
-    if floats:
-        rows = [
-            f"{row['op']} ({row['layers']} of them, {row['parameters']:,} numbers, "
-            f"{row['share']:.1%})"
-            for row in floats
-        ]
-        ops = [row["op"] for row in floats if row["op"] in OPS]
-        advice = f" --type {','.join(ops)} names them." if ops and not config.rules else ""
-        session.console.say(f"\nleft as floats: {'; '.join(rows)}.{advice}")
+    floats = left_in_float(graph, config.for_)
+    _report_floats(floats, config, session)
     return {**result, "ops": summary["ops"], "left_in_float": floats}
+
+
+def _report_floats(rows: list[dict[str, Any]], config: QuantizeConfig, session: Session) -> None:
+    """Print the layers that stayed floats: rarely intended, and visible in the bytes."""
+    from chop.ir.ops import OPS
+
+    texts = [
+        f"{row['op']} ({row['layers']} of them, {row['parameters']:,} numbers, "
+        f"{row['share']:.1%}: {row['reason']})"
+        for row in rows
+    ]
+    ops = [row["op"] for row in rows if row["op"] in OPS]
+    advice = f" --type {','.join(ops)} names them." if ops and config.can_name_ops else ""
+    if rows:
+        session.console.say(f"\nleft as floats: {'; '.join(texts)}.{advice}")
 
 
 def _check_dataset(config: QuantizeConfig) -> None:

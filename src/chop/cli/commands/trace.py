@@ -14,6 +14,7 @@ from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions
 
 if TYPE_CHECKING:
     from chop.cli.data import Data
+    from chop.cli.source import Source
     from chop.ir.graph import MaseGraph
 
 EXAMPLES = (
@@ -42,16 +43,20 @@ def run(config: TraceConfig, session: Session) -> dict[str, Any]:
     """Capture, annotate, verify, summarise, draw and save a model."""
     from chop.actions.records import write_csv
     from chop.cli.checkpoints import save_model
-    from chop.cli.source import describe, load, tokenizer_of
+    from chop.cli.data import load_data
+    from chop.cli.source import describe, find_source, load_graph, tokenizer_of
     from chop.cli.units import with_units
     from chop.ir.meta import mase_meta
     from chop.passes import summarize_graph_analysis_pass, verify_metadata_analysis_pass
 
     console = session.console
     with console.progress(f"trace {config.model}"):
-        source, data, graph = load(config)
+        source, other = find_source(config), _other_source(config)
+        place = source.place or (None if other is None else other.place)
+        data = load_data(config, place)
+        graph = load_graph(config, source, data)
         verify_metadata_analysis_pass(graph)
-    reference = _reference(config)
+    reference = _model_of(other)
     session.start_work()
     _, summary = summarize_graph_analysis_pass(graph)
     types = Counter(str(mase_meta(node).common.mase_type) for node in graph.nodes)
@@ -71,14 +76,20 @@ def run(config: TraceConfig, session: Session) -> dict[str, Any]:
     return {**record, "against": _compare(config, session, graph, reference, data)}
 
 
-def _reference(config: TraceConfig) -> Any:
-    """Return the model of `--against`, without capture; None if there is none."""
+def _other_source(config: TraceConfig) -> Source | None:
+    """Return the model of `--against`; its tokenizer serves a model without one."""
     from chop.cli.source import find_source
 
     if config.against is None:
         return None
-    other = find_source(dataclasses.replace(config, model=config.against), is_alone=False)
-    return other.model if other.graph is None else other.graph.model
+    return find_source(dataclasses.replace(config, model=config.against), is_alone=False)
+
+
+def _model_of(source: Source | None) -> Any:
+    """Return the model of a source, without capture; None if there is none."""
+    if source is None:
+        return None
+    return source.model if source.graph is None else source.graph.model
 
 
 def _compare(

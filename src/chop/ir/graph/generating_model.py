@@ -165,6 +165,10 @@ class _GraphModel:
         arguments = {name: value for name, value in arguments.items() if value is not None}
         encoded = arguments.pop("encoder_outputs", None)
         module = self.captured
+        if arguments.get("use_cache") and PAST not in arguments and PAST in module.input_names:
+            from transformers import DynamicCache
+
+            arguments[PAST] = DynamicCache(config=self.config)  # as the models themselves do
         if encoded is not None:
             module = self.parts[1]
             arguments[ENCODED] = encoded[0]

@@ -34,7 +34,7 @@ from chop.passes.prune.pruning_config import PruneArgs, PruneWeight
 from chop.passes.prune.weight_masks import Layers, chosen_layers, masks_of, put_masks, ranked
 from chop.passes.ptq.observe.input_sums import SharedSums
 from chop.passes.ptq.observe.layer_inputs import groups_of, weight_rows
-from chop.passes.ptq.observe.layerwise_run import LayerwiseRun, calibration_batches
+from chop.passes.ptq.observe.layerwise_run import LayerwiseRun, calibration_batches, calls_of
 from chop.passes.ptq.sites.channel_flow import shared_parameters
 from chop.passes.ptq.sites.layer_checkpoints import LayerCheckpoints, layer_checkpoints
 from chop.passes.ptq.solve.column_feedback import (
@@ -65,8 +65,8 @@ class InputProducts(SharedSums[Tensor]):
 
     def batches(self, node: fx.Node, layer: nn.Module) -> Iterator[Tensor]:
         groups = groups_of(layer)
-        for x in self.run.operands(node):
-            rows = weight_rows(layer, x, str(node.target))
+        for operands in self.run.operands_of_calls(calls_of(node)):
+            rows = torch.cat([weight_rows(layer, x, str(node.target)) for x in operands])
             rows = rows.reshape(len(rows), groups, rows.shape[1] // groups).movedim(1, 0)
             yield (rows.mT @ rows if self.products else rows.square().sum(1)).double()
 

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
+from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata, ValueMeta
 from chop.ir.ops import Op, Operand, find_op, node_module, parameter_role
 from chop.log import get_logger
+from chop.nn.modules.lora import adapted_layer
 from chop.nn.quantized.call_operands import DATA_OUT
 from chop.nn.quantized.functional import call_quantizers, is_quantized_function
 from chop.nn.quantized.layer import QuantizedModule
@@ -77,6 +80,31 @@ def role_of(name: str, quantizers: Mapping[str, Quantizer]) -> str | None:
         return "data_in"
     is_parameter = not name.startswith("data_") and parameter_role(name) in quantizers
     return parameter_role(name) if is_parameter and ("weight" in name or "bias" in name) else None
+
+
+def check_scales(node: fx.Node, quantizers: Mapping[str, Quantizer], where: str) -> None:
+    """Raise if a list of scales has another length than the operand of `node` needs."""
+    for name, shape in _operand_shapes(node).items():
+        role = role_of(name, quantizers)
+        form = None if role is None else quantizers[role].scaled
+        if form is None or not isinstance(form.scale, tuple):
+            continue
+        try:
+            form.scales_of(torch.empty(shape, device="meta"))
+        except ConfigError as error:
+            raise ConfigError(f"{where}: node '{node.name}', operand '{name}': {error}") from error
+
+
+def _operand_shapes(node: fx.Node) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a layer's parameters, and those of all operands in the metadata."""
+    meta = node.meta.get("mase")
+    args = meta.common.args if isinstance(meta, MaseMetadata) else None
+    operands = (args or {}).items()
+    shapes = {name: tuple(value.shape) for name, value in operands if value.shape is not None}
+    if node.op == "call_module":
+        layer = adapted_layer(node_module(node))
+        shapes |= {name: tuple(p.shape) for name, p in layer.named_parameters()}
+    return shapes
 
 
 def _write(value: ValueMeta, quantizer: Quantizer, *, is_applied: bool) -> None:

@@ -288,6 +288,14 @@ def test_a_model_without_a_layer_to_pack_is_told_so(caplog):
     assert "no layer was packed" in caplog.text
 
 
+def test_the_reasons_for_kept_layers_are_told_with_their_bytes(caplog):
+    model = nn.Sequential(nn.Conv1d(4, 4, 3, bias=False), nn.Conv1d(4, 8, 1, bias=False))
+    graph = MaseGraph(model, dummy_in=torch.randn(2, 4, 8))
+    _, info = passes.pack_weights_transform_pass(graph)
+    assert info["not_packed"] == "no packed layer for Conv1d (320 bytes)"
+    assert "Reasons: no packed layer for Conv1d (320 bytes)." in caplog.text
+
+
 def integers(**settings):
     config = {"name": "scale_integer", "data_in_width": "NA", "bias_width": "NA"}
     config |= {f"weight_{key}": value for key, value in settings.items()}

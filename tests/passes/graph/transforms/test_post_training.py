@@ -395,7 +395,7 @@ def test_bits_are_the_average_over_all_weights_of_the_model(is_tied, bits):
 
 def test_weights_that_no_width_is_chosen_for_count_as_floats():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(64, 32))
+    model = nn.Sequential(nn.ConvTranspose2d(4, 1, 3), nn.Flatten(), nn.Linear(64, 32))
     graph = MaseGraph(model, dummy_in=torch.randn(2, 4, 6, 6))
     data = [torch.randn(8, 4, 6, 6) for _ in range(2)]
     rules, told = rules_for_bits(graph, data, 6.0, "mxint")

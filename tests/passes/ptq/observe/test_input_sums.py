@@ -79,3 +79,51 @@ def test_data_of_another_width_is_refused(run, args):
     key = "batches" if args else "data"
     with pytest.raises(PassError, match=r"'a' takes 6 values a row, the data brings it 5\. Give"):
         run(quantized(), {**args, key: narrow, **({} if args else {"rows": "equal"})})
+
+
+class Shared(nn.Module):
+    """One layer that is called on five rows and on one, with another layer between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.shared, self.between, self.head = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x):
+        first = torch.relu(self.shared(x))
+        second = self.shared(self.between(first[:, :1]))
+        return self.head(first).sum(1) + second[:, 0]
+
+
+def shared_batches():
+    draw = torch.Generator().manual_seed(1)
+    return [{"x": torch.randn(4, 5, 6, generator=draw)} for _ in range(2)]
+
+
+def shared_graph():
+    graph = MaseGraph(Shared(), dummy_in=shared_batches()[0])
+    return passes.quantize_transform_pass(graph, {"linear": {"config": INT4}})[0]
+
+
+def test_sums_cover_all_calls_of_a_layer_with_their_own_row_counts():
+    graph, model = shared_graph(), Shared()
+    node, layer = calls(graph)[0]
+    with PairedRun(graph, shared_batches(), "here") as run:
+        sums = InputStatistics(run, before=True).of(node, layer)
+    x = torch.cat([batch["x"] for batch in shared_batches()])
+    first = model.between(torch.relu(model.shared(x))[:, 0])
+    rows = torch.cat([x.flatten(0, 1), first]).detach()
+    assert sums.rows == len(rows) == 48
+    torch.testing.assert_close(sums.total_before, rows.sum(0).double(), rtol=1e-4, atol=1e-4)
+    with LayerwiseRun(graph, shared_batches(), "here") as run:
+        products = InputProducts(run, products=True).of(node, layer)
+    torch.testing.assert_close(sums.hessian, products[0], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", ["by_loss", "equal"])
+@pytest.mark.parametrize("target", ["float", "rounded"])
+def test_gptq_rounds_a_layer_that_is_called_on_several_row_counts(rows, target):
+    graph = shared_graph()
+    args = {"data": shared_batches(), "rows": rows, "target": target}
+    _, info = passes.gptq_transform_pass(graph, args)
+    assert [row["module"] for row in info["layers"]] == ["shared", "between", "head"]

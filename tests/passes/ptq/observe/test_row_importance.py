@@ -9,6 +9,7 @@ from torch import nn
 
 import chop.passes.graph.transforms.gptq as gptq
 from chop import MaseGraph
+from chop.passes.graph.analysis.sensitivity import sensitivity_analysis_pass
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
 from chop.passes.graph.transforms.learned_rounding import learned_rounding_transform_pass
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
@@ -139,3 +140,39 @@ def test_an_interrupted_run_goes_on_behind_the_layers_it_kept(name, tmp_path, mo
     other, _ = rounded(name, tmp_path, [data[0] + 1, data[1]])  # of other data nothing is taken
     assert any(not torch.equal(other[k], whole[k]) for k in whole)
     assert len(list(tmp_path.glob(f"{name}-*"))) == 2
+
+
+class Grouped(nn.Module):
+    """A convolution with groups, or the same one with zeros outside of its groups."""
+
+    def __init__(self, groups, is_dense):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(4, 8, 3, groups=groups, bias=False)
+        self.head = nn.Linear(8, 3)
+        if is_dense:
+            whole = torch.zeros(8, 4, 3, 3)
+            for row, kernel in enumerate(self.conv.weight.detach()):
+                start = row // (8 // groups) * (4 // groups)
+                whole[row, start : start + 4 // groups] = kernel
+            self.conv = nn.Conv2d(4, 8, 3, bias=False)
+            self.conv.weight = nn.Parameter(whole)
+
+    def forward(self, x):
+        return {"logits": self.head(torch.tanh(self.conv(x)).mean((2, 3)))}
+
+
+ROUNDED = {**FOUR_BITS, "data_in_width": 4, "data_in_granularity": "tensor"}
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_the_loss_of_a_grouped_convolution_is_that_of_the_same_dense_one(groups):
+    x = torch.randn(5, 4, 6, 6)
+    tables = []
+    for is_dense in (False, True):
+        graph = MaseGraph(Grouped(groups, is_dense), dummy_in={"x": x})
+        args = {"data": [x], "formats": {"weight": FOUR_BITS, "both": ROUNDED}, "layers": ("conv",)}
+        tables.append(sensitivity_analysis_pass(graph, args)[1]["table"])
+    for own, dense in zip(*tables, strict=True):
+        assert own["format"] == dense["format"] and own["loss"] > 0
+        torch.testing.assert_close(own["moves"], dense["moves"], rtol=1e-4, atol=1e-7)

@@ -149,13 +149,13 @@ def test_a_paired_run_keeps_the_values_without_formats_whatever_becomes_of_the_w
     batches = [torch.randn(4, 8) for _ in range(3)]
     with PairedRun(graph, batches, "here") as run:
         for node in [n for n in graph.nodes if n.op == "call_module"]:
-            pairs = list(run.operands(node))
+            pairs = list(run.operands_of_calls([node]))
             run.remember(graph.modules[str(node.target)])
             graph.modules[str(node.target)].weight = nn.Parameter(torch.zeros(8, 8))
     hidden = torch.tanh(model.first(batches[2]))
     expected = torch.tanh(model.again(torch.tanh(model.again(hidden))))
-    assert torch.allclose(pairs[2][1], expected, atol=1e-6)
-    assert not torch.allclose(pairs[2][0], expected, atol=1e-2)
+    assert torch.allclose(pairs[2][1][0], expected, atol=1e-6)
+    assert not torch.allclose(pairs[2][0][0], expected, atol=1e-2)
     assert graph.modules["first"].quantizers["weight"].width == 3
 
 

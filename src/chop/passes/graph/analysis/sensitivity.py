@@ -100,13 +100,12 @@ def layers_with_weights(
     layers: dict[fx.Node, nn.Module] = {}
     present: set[str] = set()
     for node in graph.fx_graph.nodes:
-        op = find_op(node, graph.custom_ops) if node.op == "call_module" else None
-        if op is None or op.name not in OPS or float_class_of(node_module(node)) is None:
+        if not is_measured(node, graph):
             continue
         own, module = {node.name, str(node.target)}, node_module(node)
         present |= own
         is_chosen = names is None or own & set(names)
-        if is_chosen and module not in layers.values() and getattr(module, "groups", 1) == 1:
+        if is_chosen and module not in layers.values():
             layers[node] = module
     unknown = sorted(set(names or ()) - present)
     if unknown:
@@ -114,6 +113,12 @@ def layers_with_weights(
     if not layers:
         raise ConfigError(f"sensitivity: the graph has no layer to look at ({', '.join(OPS)}).")
     return layers
+
+
+def is_measured(node: fx.Node, graph: MaseGraph) -> bool:
+    """Return True if the node calls a layer whose formats this pass can compare."""
+    op = find_op(node, graph.custom_ops) if node.op == "call_module" else None
+    return op is not None and op.name in OPS and float_class_of(node_module(node)) is not None
 
 
 def _weight(layer: nn.Module) -> Tensor:

@@ -74,8 +74,9 @@ def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> Pass
     (`graph.original`), which has the float weights.
 
     `info["modules"]` has one record per module: bytes before and after, and the reason if it was
-    kept; `info["before"]`, `info["after"]` and `info["kept"]` are bytes of the whole model. The
-    pass also packs the layers of a plain module, in place.
+    kept; `info["before"]`, `info["after"]` and `info["kept"]` are bytes of the whole model, and
+    `info["not_packed"]` has the reasons for kept modules. Convolutions and recurrent layers have no
+    packed layer and are kept. The pass also packs the layers of a plain module, in place.
     """
     lift_products(graph)
     if args.embeddings and args.format not in ROW_INTEGERS:
@@ -96,7 +97,7 @@ def pack_weights_transform_pass(graph: MaseGraph, args: PackWeightsArgs) -> Pass
 def _report(packer: WeightPacker, args: PackWeightsArgs) -> dict[str, Any]:
     info = _summary(packer.records())
     if not packer.packed_modules:
-        logger.warning("pack_weights: no layer was packed. info['modules'] says why.")
+        logger.warning("pack_weights: no layer was packed. Reasons: %s.", info["not_packed"])
     if args.show_table:
         show(memory_table(info))
     return info
@@ -135,7 +136,17 @@ def _summary(records: list[MemoryRecord]) -> dict[str, Any]:
         "kept": sum(r.after for r in records if r.packed == KEPT),
         "ratio": after / max(before, 1),
         "ideal": round(rate * before),
+        "not_packed": _kept_reasons(records),
     }
+
+
+def _kept_reasons(records: list[MemoryRecord]) -> str:
+    """Return the reasons for kept modules with their bytes, the largest share first."""
+    sizes: dict[str, int] = {}
+    for record in (r for r in records if r.packed == KEPT):
+        sizes[record.reason] = sizes.get(record.reason, 0) + record.after
+    ordered = sorted(sizes.items(), key=lambda pair: -pair[1])
+    return "; ".join(f"{reason} ({size:,} bytes)" for reason, size in ordered)
 
 
 def _read_modules(graph: MaseGraph) -> set[int]:

@@ -31,7 +31,12 @@ from chop.passes.quantization_rules import (
     require_rules,
 )
 from chop.passes.rewrite.lift_layers import lift_experts, lift_products
-from chop.passes.rewrite.node_formats import annotate_formats, relink_formats, without_masks
+from chop.passes.rewrite.node_formats import (
+    annotate_formats,
+    check_scales,
+    relink_formats,
+    without_masks,
+)
 from chop.passes.rewrite.surgery import set_module
 
 logger = get_logger(__name__)
@@ -179,11 +184,12 @@ def _plan(
             if key not in layers:
                 layers[key] = to_format(module, choice.config, where=choice.where)
             changes[node] = layers[key]
+            check_scales(node, layers[key].quantizers, choice.where)
         else:
             assert op is not None, f"node '{node.name}' was chosen without an op"
             config = without_masks(graph, node, op, choice.config)
             form = find_format(config["name"], f"{choice.where}.name")
-            parse_function_config(op, form, config, choice.where)
+            check_scales(node, parse_function_config(op, form, config, choice.where), choice.where)
             changes[node] = (quantized_function(op, form), config)
     return changes
 

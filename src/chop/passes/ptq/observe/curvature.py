@@ -27,7 +27,7 @@ from chop.ir.node_arguments import tensors_in
 from chop.ir.trace.environment import evaluation_mode
 from chop.log import get_logger, log_step
 from chop.nn.quantizers import Quantizer
-from chop.passes.ptq.observe.layer_inputs import sample_rows
+from chop.passes.ptq.observe.layer_inputs import groups_of, sample_rows
 from chop.passes.ptq.observe.layerwise_run import formats_off, own, running
 from chop.passes.rewrite.propagate import bind_inputs, undisturbed
 
@@ -67,10 +67,15 @@ class Watch:
         weight: Tensor = self.layer.weight.detach()  # type: ignore[operator]
         flat = _wide(weight).reshape(weight.shape[0], -1)
         rows, slopes = sample_rows(self.layer, _wide(x)), gradient_rows(self.layer, gradient)
-        by_weight = (slopes.mT @ rows).flatten(1)
+        groups = groups_of(self.layer)
+        by_group = _by_group(slopes, groups)
+        by_weight = (by_group.mT @ _by_group(rows, groups)).flatten(1)
         moves = (by_weight @ self._weight_changes(weight, flat)).double()
         rounds_inputs = any(not roles[DATA_IN].is_bypass for roles in self.formats.values())
-        by_input = slopes @ flat if rounds_inputs else slopes
+        by_input = slopes
+        if rounds_inputs:
+            matrices = flat.reshape(groups, -1, flat.shape[1])
+            by_input = (by_group @ matrices).movedim(1, 2).flatten(2)
         for moved, (label, roles) in zip(moves.unbind(1), self.formats.items(), strict=True):
             if not roles[DATA_IN].is_bypass:
                 error = sample_rows(self.layer, _wide(roles[DATA_IN](x)) - _wide(x))
@@ -125,6 +130,11 @@ def _by_sample(part: Tensor, samples: int) -> Tensor:
     if part.numel() % samples == 0:
         return part.reshape(samples, -1).sum(1)
     return torch.cat([part.sum()[None], part.new_zeros(samples - 1)])
+
+
+def _by_group(rows: Tensor, groups: int) -> Tensor:
+    """Return (samples, rows, columns) as (samples, groups, rows, columns of a group)."""
+    return rows.reshape(*rows.shape[:-1], groups, -1).movedim(2, 1)
 
 
 def gradient_rows(layer: nn.Module, gradient: Tensor) -> Tensor:
@@ -267,22 +277,25 @@ def _loss(result: Any, draw: torch.Generator) -> Tensor:
 
 
 class RowWatch:
-    """Squared gradients of one layer's rows, batch by batch."""
+    """Squared gradients of one layer's rows, batch by batch; the rows of all calls in order."""
 
     def __init__(self) -> None:
         self.batches: list[Tensor | None] = []
-        self.now: Tensor | None = None
+        self.calls: list[Tensor] = []
+        self.is_reached = False
 
     def __call__(self, layer: nn.Module, _: tuple[Any, ...], output: Tensor) -> Tensor:
-        return with_hook(output, lambda gradient: self._add(gradient_rows(layer, gradient)))
+        number, rows = len(self.calls), gradient_rows(layer, output.detach())
+        self.calls.append(rows.new_zeros(rows.shape[:2].numel()))
+        return with_hook(output, lambda gradient: self._add(number, gradient_rows(layer, gradient)))
 
-    def _add(self, rows: Tensor) -> None:
-        squares = rows.float().square().mean(-1).flatten()
-        self.now = squares if self.now is None else self.now + squares
+    def _add(self, number: int, rows: Tensor) -> None:
+        self.calls[number] = rows.float().square().mean(-1).flatten()
+        self.is_reached = True
 
     def end_batch(self) -> None:
-        self.batches.append(self.now)
-        self.now = None
+        self.batches.append(torch.cat(self.calls) if self.is_reached else None)
+        self.calls, self.is_reached = [], False
 
 
 def _shared_out(batches: Sequence[Tensor | None]) -> list[Tensor | None]:

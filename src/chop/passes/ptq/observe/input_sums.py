@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor, fx, nn
 
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.ptq.observe.curvature import Importances
 from chop.passes.ptq.observe.held_back import RowSplit, fitted_rows
 from chop.passes.ptq.observe.layer_inputs import input_rows, weight_rows
-from chop.passes.ptq.observe.layerwise_run import PairedRun
+from chop.passes.ptq.observe.layerwise_run import PairedRun, calls_of
 
 WINDOW = ("kernel_size", "stride", "padding", "dilation", "groups", "in_features")
 """Settings of a layer that decide how its input becomes rows."""
@@ -78,9 +79,9 @@ S = TypeVar("S")
 
 
 class SharedSums(ABC, Generic[S]):
-    """Sums over the inputs of one call after the other.
+    """Sums over the inputs of one layer after the other, over all calls of each layer.
 
-    Consecutive calls that read one value in one format share their sums.
+    Consecutive layers that read the same values in one format share their sums.
     """
 
     _last: tuple[Any, S] | None = None
@@ -96,7 +97,8 @@ class SharedSums(ABC, Generic[S]):
         """Return everything that the sums depend on."""
         form = layer.quantizers["data_in"] if isinstance(layer, QuantizedModule) else None
         window = tuple(getattr(layer, name, None) for name in WINDOW)
-        return node.args, node.kwargs, form, window
+        operands = tuple((call.args, call.kwargs) for call in calls_of(node))
+        return operands, form, window
 
     @abstractmethod
     def batches(self, node: fx.Node, layer: nn.Module) -> Iterator[S]:
@@ -127,13 +129,15 @@ class InputStatistics(SharedSums[InputSums]):
         return *super().key(node, layer), own
 
     def batches(self, node: fx.Node, layer: nn.Module) -> Iterator[InputSums]:
-        operands: Iterable[tuple[Tensor, Tensor | None]]
-        operands = ((x, None) for x in self.run.now.operands(node))
+        calls = calls_of(node)
+        operands: Iterable[tuple[list[Tensor], list[Tensor] | None]]
+        operands = ((now, None) for now in self.run.now.operands_of_calls(calls))
         if self.before:
-            operands = self.run.operands(node)
-        for number, (x, before) in enumerate(operands):
-            rows = weight_rows(layer, x, str(node.target))
-            old = None if before is None else input_rows(layer, before).float()
+            operands = self.run.operands_of_calls(calls)
+        for number, (now, before) in enumerate(operands):
+            rows = torch.cat([weight_rows(layer, x, str(node.target)) for x in now])
+            old = None if before is None else torch.cat([input_rows(layer, x) for x in before])
+            old = None if old is None else old.float()
             weights = self.importances[node][number] if node in self.importances else None
             if weights is not None and len(weights) == len(rows):
                 roots = weights.sqrt()[:, None]  # so that products are weighted

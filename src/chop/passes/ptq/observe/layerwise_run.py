@@ -66,10 +66,20 @@ class LayerwiseRun:
     def operands(self, node: fx.Node) -> Iterator[Tensor]:
         """Run up to `node`, then yield its first operand for each batch."""
         self.advance(node)
-        source = node.args[0] if node.args else next(iter(node.kwargs.values()))
-        assert isinstance(source, fx.Node), f"{node.name} has no operand"
+        source = _source(node)
         for values in self._values:
             yield values[source]
+
+    def operands_of_calls(self, calls: Sequence[fx.Node]) -> Iterator[list[Tensor]]:
+        """Run up to the first of `calls`, then yield the first operand of each, batch by batch.
+
+        The nodes between the calls run with their current layers; the run itself does not move.
+        """
+        self.advance(calls[0])
+        sources = [_source(node) for node in calls]
+        for batch, values in enumerate(self._values):
+            is_one = len(calls) == 1  # needs no run, and no copy of the values
+            yield [values[sources[0]]] if is_one else self.replay(batch, calls[-1], sources)
 
     def arguments(self, node: fx.Node) -> Iterator[tuple[Any, Any]]:
         """Run up to `node`, then yield its args and kwargs for each batch."""
@@ -130,6 +140,18 @@ class LayerwiseRun:
         return sum(storages.values())
 
 
+def _source(node: fx.Node) -> fx.Node:
+    """Return the first operand of a node."""
+    source = node.args[0] if node.args else next(iter(node.kwargs.values()))
+    assert isinstance(source, fx.Node), f"{node.name} has no operand"
+    return source
+
+
+def calls_of(node: fx.Node) -> list[fx.Node]:
+    """Return all nodes that call the module that `node` calls, in the order of the graph."""
+    return [n for n in node.graph.nodes if n.op == node.op and n.target == node.target]
+
+
 def own(value: Any) -> Any:
     """Return a copy that nodes may write to; the batch belongs to the user."""
     return value.clone() if isinstance(value, Tensor) else value
@@ -140,7 +162,7 @@ class PairedRun:
 
     with PairedRun(graph, batches, "gptq.data") as run:
         for node, layer in layers:
-            for x, float_x in run.operands(node): ...
+            for x, float_x in run.operands_of_calls([node]): ...
             run.remember(layer)
             layer.weight = ...
 
@@ -173,11 +195,14 @@ class PairedRun:
     def __exit__(self, *error: Any) -> None:
         self._context.close()
 
-    def operands(self, node: fx.Node) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the first operand of `node` for each batch, with and without formats."""
-        self.now.advance(node)
-        self.advance_before(node)
-        yield from zip(self.now.operands(node), self.before.operands(node), strict=True)
+    def operands_of_calls(
+        self, calls: Sequence[fx.Node]
+    ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        """Yield the first operands of `calls` for each batch, with and without formats."""
+        self.advance_before(calls[0])
+        with self._without_changes():
+            before = list(self.before.operands_of_calls(calls))
+        yield from zip(self.now.operands_of_calls(calls), before, strict=True)
 
     def remember(self, layer: nn.Module) -> None:
         """Store the original weight of `layer`, which may change afterwards."""
@@ -185,11 +210,17 @@ class PairedRun:
 
     def advance_before(self, to: fx.Node) -> None:
         """Run the reference up to but excluding `to`."""
+        with self._without_changes():
+            self.before.advance(to)
+
+    @contextmanager
+    def _without_changes(self) -> Iterator[None]:
+        """Give every layer its original weight and no format inside the context."""
         with formats_off(self.graph.model), contextlib.ExitStack() as stack:
             for layer, weight in self._weights.items():
                 stack.callback(setattr, layer, "weight", stored_weight(layer))
                 layer.weight = weight
-            self.before.advance(to)
+            yield
 
 
 @contextlib.contextmanager

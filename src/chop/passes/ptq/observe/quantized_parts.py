@@ -14,6 +14,7 @@ from torch import Tensor, fx, nn
 from chop.ir.graph import MaseGraph
 from chop.ir.node_arguments import tensors_in
 from chop.ir.ops import node_module
+from chop.ir.ops.compute import parameter_role
 from chop.kernels.layers import PACKED_LAYERS
 from chop.nn.modules.lora import LoRALinear, adapted_layer
 from chop.nn.quantized.call_operands import (
@@ -79,6 +80,21 @@ def quantized_parts(graph: MaseGraph) -> Iterator[QuantizedPart]:
             formats = layer.quantizers if isinstance(layer, QuantizedModule) else {}
             if isinstance(layer, PACKED_LAYERS) or not is_bypassed(formats.values()):
                 yield QuantizedPart(tuple(callers[id(layer)]), formats, layer)
+
+
+def has_rounded_weights(graph: MaseGraph) -> bool:
+    """Return True if all weights with a format have values of it; False if none has a format."""
+    layers = [part.layer for part in quantized_parts(graph) if part.layer is not None]
+    if any(isinstance(layer, PACKED_LAYERS) for layer in layers):
+        return True
+    stored = [
+        (layer.get_parameter(name).detach(), each.values)
+        for layer in layers
+        if isinstance(layer, QuantizedModule)
+        for name, each in layer.stored_values().items()
+        if parameter_role(name) == "weight"
+    ]
+    return bool(stored) and all(torch.equal(*pair) for pair in stored)
 
 
 def without_formats(part: QuantizedPart) -> dict[str, Quantizer]:
