@@ -23,9 +23,7 @@ from chop.nn.quantizers.codes import decode, encode
 
 SOURCE = Path(__file__).parents[3] / "src"
 ROWS = {**PACKED_FORMATS, **INTEGER_FORMATS}
-MAY_SWITCH = {
-    "chop/export/compressed_tensors.py": (1, "the tile and the element of MXFP choose the scheme"),
-}
+MAY_SWITCH: dict[str, tuple[int, str]] = {}
 """Files that may ask for the class of a format: how often, and why no face answers."""
 
 

@@ -35,5 +35,10 @@ class FP8Block(ScaledBlocks):
         return FLOAT_ELEMENTS[self.element]
 
     @property
+    def compressed_type(self) -> str | None:
+        is_tiled = self.tile[0] > 1 and self.tile[1] > 1
+        return "float-quantized" if self.element == "e4m3" and is_tiled else None
+
+    @property
     def shared_bits(self) -> int:
         return torch.finfo(torch.float32).bits

@@ -47,6 +47,10 @@ class NVFP4(ScaledBlocks):
         return FLOAT_ELEMENTS["e2m1"]
 
     @property
+    def compressed_type(self) -> str | None:
+        return "nvfp4-pack-quantized" if self.group_columns == BLOCK else None
+
+    @property
     def shared_bits(self) -> int:
         return 8
 
