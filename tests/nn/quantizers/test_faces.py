@@ -129,6 +129,7 @@ def test_packed_formats_are_named_or_spelled(text, expected):
     ("text", "size", "message"),
     [
         ("mxint5", 32, "here: no packed format holds 'mxint5'. Did you mean 'mxint8'?"),
+        ("fixed8.4", 32, "here: no packed format holds 'fixed8.4'."),
         ("mxnt4", 32, "here: Unknown format 'mxnt4'. Did you mean 'mxint4'?"),
         ("mxint4/16", 64, "here: 'mxint4/16' has groups of 16, and group_size 64."),
     ],

@@ -61,6 +61,11 @@ class CodedLinear(nn.Module):
         axis, shape = record["table_axis"], tuple(record["shape"])
         return Coded(self.codes, record["bits"], shape, dtype, self.table, scale, axis)
 
+    @property
+    def format(self) -> str:
+        """Spelling of the weight's format."""
+        return str(self.quantizers["weight"])
+
     def float_weight(self) -> Tensor:
         """Return the values of the weight."""
         return decode(self.coded)
