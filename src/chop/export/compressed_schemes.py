@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,12 +46,37 @@ class Scheme:
         return {"targets": targets, "weights": named, "format": self.format}
 
 
-def coded_weight(weight: Weight, layout: str) -> tuple[Scheme, dict[str, Tensor]] | None:
-    """Return the scheme that stores a weight exactly, and its tensors; None if there is none."""
+def quantization_config(schemes: Mapping[str, Scheme], linear: list[str]) -> dict[str, Any]:
+    """Return the section of `config.json`; `linear` are all linear layers."""
+    groups: dict[Scheme, list[str]] = {}
+    for name, scheme in schemes.items():
+        groups.setdefault(scheme, []).append(name)
+    formats = {scheme.format for scheme in groups}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": formats.pop() if len(formats) == 1 else "mixed-precision",
+        "quantization_status": "compressed",
+        "config_groups": {
+            f"group_{i}": scheme.record(names) for i, (scheme, names) in enumerate(groups.items())
+        },
+        "ignore": [name for name in linear if name not in schemes],
+        "kv_cache_scheme": None,
+        "global_compression_ratio": None,
+    }
+
+
+def coded_weight(
+    weight: Weight, layout: str, *, is_fixed: bool = False
+) -> tuple[Scheme, dict[str, Tensor]] | None:
+    """Return the scheme that stores a weight exactly, and its tensors; None if there is none.
+
+    Integers have the narrowest bits and the coarsest scales that hold their values, or with
+    `is_fixed` those of the format.
+    """
     form = weight.format
     kind = None if form is None else form.compressed_type
     if form is None or kind is None:
-        return _integers(weight, layout)
+        return _integers(weight, layout, is_fixed=is_fixed)
     if form.blocks is None:
         assert form.float_dtype is not None, f"{form} has no dtype of torch"
         data = weight.values.float().to(form.float_dtype)
@@ -105,18 +131,21 @@ def _scale_tensors(coded: Coded, down: int, across: int) -> Tensor:
     return coded.scale.levels()[0].reshape(down, across)
 
 
-def _integers(weight: Weight, layout: str) -> tuple[Scheme, dict[str, Tensor]] | None:
+def _integers(
+    weight: Weight, layout: str, *, is_fixed: bool
+) -> tuple[Scheme, dict[str, Tensor]] | None:
     steps, values = weight.steps(), weight.values.float()
     if steps is None or weight.format is None or weight.format.bits > 9:
         return None
     whole = torch.where(steps == 0, 0.0, values / steps).round()
     if not torch.equal(whole * steps, values) or whole.abs().max() > 128 or whole.max() > 127:
         return None
-    scales = _scales(steps, weight)
+    scales = _scales(steps, weight, is_fixed=is_fixed)
     if scales is None:
         return None
     strategy, group, scale = scales
-    bits = 4 if whole.min() >= -8 and whole.max() <= 7 and layout == "packed" else 8
+    fits = weight.format.code_bits <= 4 if is_fixed else whole.min() >= -8 and whole.max() <= 7
+    bits = 4 if fits and layout == "packed" else 8
     if layout == "naive":
         scheme = Scheme("naive-quantized", 8, "int", strategy, group)
         return scheme, {"weight": whole.to(torch.int8), "weight_scale": scale}
@@ -128,11 +157,17 @@ def _integers(weight: Weight, layout: str) -> tuple[Scheme, dict[str, Tensor]] |
     }
 
 
-def _scales(steps: Tensor, weight: Weight) -> tuple[str, int | None, Tensor] | None:
+def _scales(
+    steps: Tensor, weight: Weight, *, is_fixed: bool
+) -> tuple[str, int | None, Tensor] | None:
     """Return the coarsest strategy to share the steps, its group size, and the scales."""
-    if (steps == steps[0, 0]).all():
+    form = weight.format
+    assert form is not None, "integers have a format"
+    is_by_row = form.scaled is not None and form.scaled.granularity == "channel"
+    has_groups = is_fixed and form.group_columns is not None
+    if (steps == steps[0, 0]).all() and not has_groups and not (is_fixed and is_by_row):
         return "tensor", None, steps[0, :1].clone()
-    if (steps == steps[:, :1]).all():
+    if (steps == steps[:, :1]).all() and not has_groups:
         return "channel", None, steps[:, :1].clone()
     size = getattr(weight.format, "group_size", None) or getattr(weight.format, "block_size", None)
     if not isinstance(size, int) or size < 1 or steps.shape[-1] % size:

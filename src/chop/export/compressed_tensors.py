@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from chop.arguments import NEW_FOLDER, PATH, an, takes
 from chop.errors import ExportError
-from chop.export.compressed_schemes import FLOAT_BITS, Scheme, coded_weight, unpack_words
+from chop.export.compressed_schemes import (
+    FLOAT_BITS,
+    Scheme,
+    coded_weight,
+    quantization_config,
+    unpack_words,
+)
 from chop.export.export_report import ExportReport, TensorRecord
 from chop.export.exported_weights import Weight, as_in, check_activations, weights_of
 from chop.export.hf_folders import (
@@ -82,7 +88,7 @@ def to_compressed_tensors(
     if is_short:
         report.dropped.append("compressed-tensors computes layers in mxfp and nvfp4 in bfloat16")
     if schemes:
-        settings["quantization_config"] = _quantization_config(schemes, linear)
+        settings["quantization_config"] = quantization_config(schemes, linear)
     write_folder(Path(path), settings, tensors)
     return report
 
@@ -134,24 +140,6 @@ def _refusal(name: str, weight: Weight, is_linear: bool) -> str:
         f"to_compressed_tensors: '{name}' is in {weight.text}: {why}. "
         'Give fallback="float" for its values.'
     )
-
-
-def _quantization_config(schemes: Mapping[str, Scheme], linear: list[str]) -> dict[str, Any]:
-    groups: dict[Scheme, list[str]] = {}
-    for name, scheme in schemes.items():
-        groups.setdefault(scheme, []).append(name)
-    formats = {scheme.format for scheme in groups}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": formats.pop() if len(formats) == 1 else "mixed-precision",
-        "quantization_status": "compressed",
-        "config_groups": {
-            f"group_{i}": scheme.record(names) for i, (scheme, names) in enumerate(groups.items())
-        },
-        "ignore": [name for name in linear if name not in schemes],
-        "kv_cache_scheme": None,
-        "global_compression_ratio": None,
-    }
 
 
 _PARTS = (
