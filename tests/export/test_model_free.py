@@ -328,7 +328,7 @@ def test_a_file_of_the_writer_is_that_of_the_package(tmp_path):
 def test_memory_is_predicted_by_the_largest_tensor():
     from pathlib import Path
 
-    from chop.export.model_free import TensorChoice, ModelFreePlan, ShardPlan
+    from chop.export.model_free import ModelFreePlan, ShardPlan, TensorChoice
     from chop.export.safetensors_shards import StoredTensor
 
     wide = StoredTensor("model.layers.0.mlp.up_proj.weight", (28672, 8192), torch.bfloat16)
