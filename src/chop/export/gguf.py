@@ -240,7 +240,8 @@ def _rounded(target: str, weight: Weight, source: str, format: str, note: str) -
     kind = TYPES[format]
     if blocks_of(weight.values.numpy(), kind) is None:
         note = f"rows of {weight.values.shape[-1]} are not blocks of {kind.block}"
-        kind = TYPES["F16"]
+        others = (TYPES[name] for name in ("Q8_0", "F16"))
+        kind = next(k for k in others if blocks_of(weight.values.numpy(), k) is not None)
     exact = _exact_bytes(weight, kind) if kind.block == 1 else None
     return _placed(target, source, weight, kind, exact, note)
 
