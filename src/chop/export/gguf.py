@@ -103,7 +103,7 @@ def to_gguf(
 ) -> ExportReport:
     """Write a model of the families Llama, Qwen 2, Qwen 3 and GPT-2, and return a report.
 
-    Weights without a format are rounded to `format`: Q8_0, Q4_0, Q4_1, MXFP4, F16, BF16 or F32, or
+    Weights without a format are rounded to `format`: a row of `TYPES` such as Q8_0, Q4_K or F16, or
     the spelling of a format with such a type (mxfp4, int8/32). Weights with a format are written in
     the smallest block type that stores their values exactly. If there is none, ExportError is
     raised, unless `fallback` is "float" (values in the smallest exact float type) or "nearest"
