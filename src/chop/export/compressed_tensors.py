@@ -19,6 +19,7 @@ from chop.export.compressed_schemes import (
     quantization_config,
     unpack_words,
 )
+from chop.export.compressed_schemes import pack_words as pack_words
 from chop.export.export_report import ExportReport, TensorRecord
 from chop.export.exported_weights import Weight, as_in, check_activations, weights_of
 from chop.export.hf_folders import (
