@@ -84,6 +84,7 @@ BENCHMARKS = [
               " --model {models}/bert-tiny", "end_to_end_cuda", ("gpu", "models", "data")),
     Benchmark("generate", "generate.py tokens cache --model {models}/llama-imdb"
               " --data {data}/imdb/lm", "generate_cpu", ("models", "data")),
+    Benchmark("large", "large.py --layers 1 --formats nvfp4 mxint4", "large", ("hours",)),
     Benchmark("export", "export.py", "export", ("hours",)),
     Benchmark("prune_structured", "prune_structured.py", "prune_structured"),
     Benchmark("prune_gpu", "prune_gpu.py", "prune_gpu", ("gpu",)),

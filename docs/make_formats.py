@@ -44,6 +44,8 @@ FAMILIES: dict[str, dict[str, dict[str, Any]]] = {
         "mxfp": {"element": "e2m1"},
         "block_minifloat": {"width": 5, "exponent_width": 2},
         "block_log": {"width": 4},
+        "nvfp4": {},
+        "fp8_block": {},
     },
 }
 """Family -> format -> the settings it is drawn with. Add a format where it belongs."""

@@ -61,7 +61,8 @@ def _values(name: str, record: dict, stored: dict) -> np.ndarray:
         values = table[index, codes]
     scale = record["scale"]
     if scale is not None:
-        rule = {"float": _floats, "power": _powers}[scale["kind"]]
+        kinds = {"float": _floats, "power": _powers, "tiles": _tiles, "levels": _tiles}
+        rule = kinds[scale["kind"]]
         values = rule(values, scale, stored[scale["tensor"]])
     return _rounded(values, record["dtype"])
 
@@ -73,6 +74,23 @@ def _floats(values: np.ndarray, record: dict, scales: np.ndarray) -> np.ndarray:
         axis = record["axis"] % values.ndim
         scales = scales.reshape([-1 if d == axis else 1 for d in range(values.ndim)])
     return values * scales + values.dtype.type(0)
+
+
+def _e4m3(codes: np.ndarray) -> np.ndarray:
+    exponents, mantissas = codes.astype(np.int32) >> 3, (codes & 7).astype(np.float32)
+    normal = np.ldexp(1 + mantissas / 8, exponents - 7)
+    return np.where(exponents > 0, normal, mantissas * np.float32(2.0**-9)).astype(np.float32)
+
+
+def _tiles(values: np.ndarray, record: dict, scales: np.ndarray) -> np.ndarray:
+    if record["kind"] == "levels":
+        scales = _e4m3(scales[4:]) * scales[:4].copy().view("<f4")[0]
+    moved = np.moveaxis(values, record["axis"], -1) if values.ndim > 1 else values[None]
+    *leading, rows, columns = moved.shape
+    tall, wide = (n if t == -1 else t for n, t in zip((rows, columns), record["tile"], strict=True))
+    tiles = scales.reshape(*leading, -(-rows // tall), -(-columns // wide))
+    found = moved * np.repeat(np.repeat(tiles, tall, -2), wide, -1)[..., :rows, :columns]
+    return np.moveaxis(found, -1, record["axis"]) if values.ndim > 1 else found[0]
 
 
 def _powers(values: np.ndarray, record: dict, data: np.ndarray) -> np.ndarray:

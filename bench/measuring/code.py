@@ -65,6 +65,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "prune_gpu": ("chop/passes/prune", "chop/passes/pack"),
     "prune_methods": ("chop/passes/prune", "chop/passes/ptq"),
     "prune_structured": ("chop/passes/prune",),
+    "large": ("chop/export", "chop/nn/quantizers"),
     "ptq": ("chop/passes/ptq", "chop/nn/quantizers"),
     "ptq_allocation": ("chop/passes/ptq", "chop/nn/quantizers"),
     "ptq_memory": ("chop/passes/ptq", "chop/nn/quantizers"),

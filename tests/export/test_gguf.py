@@ -31,9 +31,10 @@ gguf = pytest.importorskip("gguf", reason="needs the package gguf: pip install '
 
 @pytest.mark.parametrize("name", TYPES)
 def test_gguf_reads_the_same_values_from_our_blocks_bit_for_bit(name):
-    values = np.random.default_rng(0).normal(size=(500, 32)).astype(np.float32)
-    values[0], values[1, 1:], values[2] = 0, 0, values[2] * 1e-6
     kind = TYPES[name]
+    size = max(kind.block, 32)
+    values = np.random.default_rng(0).normal(size=(500, size)).astype(np.float32)
+    values[0], values[1, 1:], values[2] = 0, 0, values[2] * 1e-6
     data = kind.exact(values, None) if name == "F32" else kind.nearest(values)
     theirs = gguf.quants.dequantize(data, gguf.GGMLQuantizationType(kind.number))
     ours = kind.decode(data.reshape(-1, kind.nbytes)).reshape(values.shape)

@@ -336,6 +336,10 @@ def test_what_is_not_there_is_refused_with_what_is():
     ):
         wrong({}, fc1=(3, 2))
     with pytest.raises(
+        HardwareError, match=r"in the format 'nvfp4'. Allowed in hardware: 'integer'"
+    ):
+        wrong({"fc3": {"name": "nvfp4"}})
+    with pytest.raises(
         HardwareError, match=r"in the format 'mxfp'. Allowed in hardware: 'integer'"
     ):
         wrong({"fc3": {"name": "mxfp"}})

@@ -10,6 +10,7 @@ from torch import nn
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import node_module
 from chop.kernels.layers import PACKED_LAYERS, QLinearInt8
+from chop.nn.modules.coded import CodedLinear
 from chop.passes import calculate_avg_bits_mg_analysis_pass, calculate_sparsity_analysis_pass
 
 
@@ -48,7 +49,9 @@ def _packed_sizes(model: nn.Module) -> PackedSizes:
         weight: Any = layer.weight if not isinstance(layer, QLinearInt8) else None
         rows = layer.codes.shape if weight is None else (*layer.codes.shape[:-1], weight.columns)
         elements += math.prod(rows)
-    stored = {id(t): t for layer in codes.values() for t in layer.buffers()}
+    decoded = [m for m in model.modules() if isinstance(m, CodedLinear)]
+    elements += sum(m.out_features * m.in_features for m in decoded)
+    stored = {id(t): t for layer in (*codes.values(), *decoded) for t in layer.buffers()}
     return PackedSizes(elements, sum(t.nbytes for t in stored.values()))
 
 

@@ -20,9 +20,22 @@ def reset_peak() -> None:
 
 def peak_bytes() -> int:
     """Return the largest resident memory since `reset_peak`, in bytes."""
-    if STATUS.is_file():
-        lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines() if ":" in line)
-        if "VmHWM" in lines:
-            return int(lines["VmHWM"].split()[0]) * 1024
+    return _status("VmHWM") or _process_peak()
+
+
+def resident_bytes() -> int:
+    """Return the resident memory now, in bytes; where it is unknown, its peak."""
+    return _status("VmRSS") or _process_peak()
+
+
+def _status(key: str) -> int | None:
+    """Return a value of Linux's process status, in bytes; None elsewhere."""
+    if not STATUS.is_file():
+        return None
+    lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines() if ":" in line)
+    return int(lines[key].split()[0]) * 1024 if key in lines else None
+
+
+def _process_peak() -> int:
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage: bytes on macOS, KiB elsewhere
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -26,6 +26,8 @@ def with_inferred_defaults(config: Any, console: Console) -> Any:
     """Return `config` with the metric, the labels and the sizes that model and data imply."""
     if not (isinstance(config, ModelOptions) and isinstance(config, DataOptions)):
         return config
+    if getattr(config, "model_free", False):  # no model is built
+        return config
     check_training_arguments(getattr(config, "training", {}))
     facts = ModelPreview() if config.model is None else model_facts(config)
     metric = config.metric or _metric(config, facts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,14 @@ from torch import Tensor, nn
 
 from chop.arguments import NEW_FOLDER, PATH, an, takes
 from chop.errors import ExportError
+from chop.export.compressed_schemes import (
+    FLOAT_BITS,
+    Scheme,
+    coded_weight,
+    quantization_config,
+    unpack_words,
+)
+from chop.export.compressed_schemes import pack_words as pack_words
 from chop.export.export_report import ExportReport, TensorRecord
 from chop.export.exported_weights import Weight, as_in, check_activations, weights_of
 from chop.export.hf_folders import (
@@ -30,35 +37,20 @@ from chop.export.hf_folders import (
 )
 from chop.files import shown
 from chop.ir.graph import MaseGraph
-from chop.nn.quantizers import MXFP
-from chop.nn.quantizers.bits import pack_bits, unpack_bits
+from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers.code_values import float_table
-from chop.nn.quantizers.codes import Coded, Powers, decode, encode
+from chop.nn.quantizers.codes import Coded, Powers, Tiles, decode
+from chop.nn.quantizers.minifloat import FLOAT_ELEMENTS
 from chop.passes.graph.transforms import quantize_transform_pass
 from chop.patterns import check_pattern, match
 
 Fallback = Literal["float"] | None
 GRAPH = an(MaseGraph, "a MaseGraph")
-MX_BLOCK = 32
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """Encoding of weights: the fields of `QuantizationArgs` of compressed-tensors."""
-
-    format: str
-    num_bits: int
-    type: str
-    strategy: str
-    group_size: int | None = None
-    scale_dtype: str | None = None
-
-    def record(self, targets: list[str]) -> dict[str, Any]:
-        """Return the group of `config_groups` for layers with this scheme."""
-        fields = dataclasses.asdict(self)
-        weights = {k: v for k, v in fields.items() if k != "format" and v is not None}
-        named = {**weights, "symmetric": True, "dynamic": False}
-        return {"targets": targets, "weights": named, "format": self.format}
+MX_BLOCK, NV_BLOCK = 32, 16
+MX_ELEMENTS = {4: "e2m1", 6: "e2m3", 8: "e4m3"}
+WORD_BITS = (4, 8)
+"""Bits of integers in words."""
+WEIGHT_ALONE = {"data_in_name": "NA", "bias_name": "NA"}
 
 
 @takes(ExportError, mg=GRAPH, path=NEW_FOLDER)
@@ -73,8 +65,9 @@ def to_compressed_tensors(
 
     Linear layers in integer formats (`integer`, `scale_integer`, `mxint`, `block_fp`) of at most 8
     bits become int4 or int8, packed into words, or int8 with `layout="naive"`. `mxfp` in blocks of
-    32 becomes mxfp4 or mxfp8, and `fp8` e4m3 float8. Other formats, and other quantised layers,
-    raise ExportError, or with `fallback="float"` are written as their values.
+    32 becomes mxfp4, mxfp6 (E2M3) or mxfp8, `nvfp4` the format of that name, and `fp8` and
+    `fp8_block` in E4M3 float8. Other formats, and other quantised layers, raise ExportError, or
+    with `fallback="float"` are written as their values.
     """
     if layout not in ("packed", "naive"):
         raise ExportError(f"to_compressed_tensors: layout is {layout!r}. Allowed: packed, naive.")
@@ -91,12 +84,12 @@ def to_compressed_tensors(
     settings = {**config.to_dict(), "architectures": [type(mg.model).__name__]}
     if is_untied:
         settings["tie_word_embeddings"] = False
-    is_mx = any(scheme.format.startswith("mx") for scheme in schemes.values())
-    settings["dtype"] = "bfloat16" if is_mx else "float32"
-    if is_mx:
-        report.dropped.append("compressed-tensors computes layers in mxfp in bfloat16")
+    is_short = any(scheme.is_in_bfloat16 for scheme in schemes.values())
+    settings["dtype"] = "bfloat16" if is_short else "float32"
+    if is_short:
+        report.dropped.append("compressed-tensors computes layers in mxfp and nvfp4 in bfloat16")
     if schemes:
-        settings["quantization_config"] = _quantization_config(schemes, linear)
+        settings["quantization_config"] = quantization_config(schemes, linear)
     write_folder(Path(path), settings, tensors)
     return report
 
@@ -118,7 +111,7 @@ def _written(
         coded = None
         if weight.format is not None and weight.values.dim() > 1:
             is_linear = name != module and isinstance(empty.get_submodule(module), nn.Linear)
-            coded = _coded(weight, layout) if is_linear else None
+            coded = coded_weight(weight, layout) if is_linear else None
             if coded is None and fallback is None:
                 raise ExportError(_refusal(name, weight, is_linear))
         if coded is None:
@@ -140,7 +133,8 @@ def _refusal(name: str, weight: Weight, is_linear: bool) -> str:
     if is_linear:
         why = (
             "compressed-tensors has integers with one scale for a tensor, row or group that "
-            "divides the row, mxfp4, mxfp8 in blocks of 32, and float8 e4m3. Nearest: "
+            "divides the row, mxfp4, mxfp6_e2m3 and mxfp8 in blocks of 32, nvfp4 in blocks of 16, "
+            "and float8 e4m3, plain or in tiles. Nearest: "
             f"{'int4' if weight.format is not None and weight.format.bits <= 4.5 else 'int8'}"
         )
     return (
@@ -149,112 +143,10 @@ def _refusal(name: str, weight: Weight, is_linear: bool) -> str:
     )
 
 
-def _quantization_config(schemes: Mapping[str, Scheme], linear: list[str]) -> dict[str, Any]:
-    groups: dict[Scheme, list[str]] = {}
-    for name, scheme in schemes.items():
-        groups.setdefault(scheme, []).append(name)
-    formats = {scheme.format for scheme in groups}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": formats.pop() if len(formats) == 1 else "mixed-precision",
-        "quantization_status": "compressed",
-        "config_groups": {
-            f"group_{i}": scheme.record(names) for i, (scheme, names) in enumerate(groups.items())
-        },
-        "ignore": [name for name in linear if name not in schemes],
-        "kv_cache_scheme": None,
-        "global_compression_ratio": None,
-    }
-
-
-def _coded(weight: Weight, layout: str) -> tuple[Scheme, dict[str, Tensor]] | None:
-    """Return the scheme that stores a weight exactly, and its tensors; None if there is none."""
-    form = weight.format
-    if isinstance(form, MXFP):
-        return _mx(weight.values, form)
-    if form is not None and form.float_dtype is torch.float8_e4m3fn:
-        scheme = Scheme("float-quantized", 8, "float", "tensor")
-        data = weight.values.float().to(form.float_dtype)
-        return scheme, {"weight": data, "weight_scale": torch.ones(1)}
-    return _integers(weight, layout)
-
-
-def _mx(values: Tensor, form: MXFP) -> tuple[Scheme, dict[str, Tensor]] | None:
-    coded = encode(values.float(), form)
-    fits = form.tile == (1, MX_BLOCK) and form.axis == -1 and values.shape[-1] % MX_BLOCK == 0
-    if not fits or coded is None or not isinstance(coded.scale, Powers):
-        return None
-    scales = coded.scale.codes.reshape(values.shape[0], -1)
-    settings = ("float", "group", MX_BLOCK, "torch.uint8")
-    if form.element == "e2m1":
-        packed = coded.codes.reshape(values.shape[0], -1)
-        tensors = {"weight_packed": packed, "weight_scale": scales}
-        return Scheme("mxfp4-pack-quantized", 4, *settings), tensors
-    if form.element == "e4m3":
-        data = coded.codes.view(torch.float8_e4m3fn).reshape(values.shape)
-        return Scheme("mxfp8-quantized", 8, *settings), {"weight": data, "weight_scale": scales}
-    return None
-
-
-def _integers(weight: Weight, layout: str) -> tuple[Scheme, dict[str, Tensor]] | None:
-    steps, values = weight.steps(), weight.values.float()
-    if steps is None or weight.format is None or weight.format.bits > 9:
-        return None
-    whole = torch.where(steps == 0, 0.0, values / steps).round()
-    if not torch.equal(whole * steps, values) or whole.abs().max() > 128 or whole.max() > 127:
-        return None
-    scales = _scales(steps, weight)
-    if scales is None:
-        return None
-    strategy, group, scale = scales
-    bits = 4 if whole.min() >= -8 and whole.max() <= 7 and layout == "packed" else 8
-    if layout == "naive":
-        scheme = Scheme("naive-quantized", 8, "int", strategy, group)
-        return scheme, {"weight": whole.to(torch.int8), "weight_scale": scale}
-    scheme = Scheme("pack-quantized", bits, "int", strategy, group)
-    return scheme, {
-        "weight_packed": pack_words(whole.to(torch.int16), bits),
-        "weight_scale": scale,
-        "weight_shape": torch.tensor(values.shape),
-    }
-
-
-def _scales(steps: Tensor, weight: Weight) -> tuple[str, int | None, Tensor] | None:
-    """Return the coarsest strategy to share the steps, its group size, and the scales."""
-    if (steps == steps[0, 0]).all():
-        return "tensor", None, steps[0, :1].clone()
-    if (steps == steps[:, :1]).all():
-        return "channel", None, steps[:, :1].clone()
-    size = getattr(weight.format, "group_size", None) or getattr(weight.format, "block_size", None)
-    if not isinstance(size, int) or size < 1 or steps.shape[-1] % size:
-        return None
-    groups = steps.reshape(steps.shape[0], -1, size)
-    return ("group", size, groups[..., 0].clone()) if (groups == groups[..., :1]).all() else None
-
-
-def pack_words(whole: Tensor, bits: int) -> Tensor:
-    """Pack signed integers of `bits` bits (4 or 8), offset to be positive, into 32-bit words."""
-    offset = (whole + 2 ** (bits - 1)).to(torch.uint8)
-    padded = nn.functional.pad(offset, (0, -offset.shape[-1] % (32 // bits)))
-    words: Tensor = pack_bits(padded, bits).view(torch.int32)
-    return words.reshape(whole.shape[0], -1)
-
-
-def unpack_words(words: Tensor, bits: int, columns: int) -> Tensor:
-    """Return the signed integers in 32-bit words."""
-    data = words.contiguous().view(torch.uint8).reshape(-1)
-    count = words.numel() * (32 // bits)
-    offset = unpack_bits(data, bits, count).reshape(words.shape[0], -1)[:, :columns]
-    integers: Tensor = offset.to(torch.int16) - 2 ** (bits - 1)
-    return integers
-
-
-WORDS: dict[int, dict[torch.dtype, int]] = {
-    4: {torch.int32: 8, torch.uint8: 2},
-    8: {torch.int32: 4},
-}
-"""Weights per packed word, by bits of a weight and dtype of the word."""
-_PARTS = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
+_PARTS = (
+    *("weight_packed", "weight_scale", "weight_global_scale"),
+    *("weight_shape", "weight_zero_point", "weight_g_idx"),
+)
 
 
 @dataclass(frozen=True)
@@ -270,8 +162,8 @@ class _Layer:
 def from_compressed_tensors(path: str | Path) -> MaseGraph:
     """Return the model of a folder as a graph.
 
-    Symmetric int4 and int8, mxfp4 and mxfp8 become quantised layers with the same values; float8
-    becomes floats. Formats of activations are dropped.
+    Symmetric int4 and int8, mxfp, nvfp4, and float8 in tiles become quantised layers with the same
+    values; other float8 becomes floats. Formats of activations are dropped.
     """
     folder = Path(path)
     config, tensors = read_folder(folder)
@@ -357,18 +249,27 @@ def _read_layer(
 ) -> _Layer:
     bits, kind, is_even = (scheme.get(k) for k in ("num_bits", "type", "symmetric"))
     is_int = kind == "int" and is_even is not False and "weight_g_idx" not in own
-    if type(bits) is not int or bits not in WORDS or not (is_int or kind == "float"):
+    allowed = WORD_BITS if is_int else FLOAT_BITS
+    if type(bits) is not int or bits not in allowed or not (is_int or kind == "float"):
         raise ExportError(
             f"{where}: num_bits {shown(bits)}, type {shown(kind)}, symmetric {shown(is_even)}. "
-            "Allowed: int of 4 or 8 bits, symmetric, in the order of columns; float of 4 or 8 bits."
+            "Allowed: int of 4 or 8 bits, symmetric, in the order of columns; float of 4, 6 or 8 "
+            "bits."
         )
     _check_shapes(scheme, own, module, where)
     if is_int:
         return _read_integers(scheme, own, module)
     if scheme.get("group_size") == MX_BLOCK:
         return _read_mx(bits, own, module)
-    if bits == 4:
-        raise ExportError(f"{where}: float of 4 bits. Allowed: in groups of {MX_BLOCK}.")
+    if bits == 4 and scheme.get("group_size") == NV_BLOCK:
+        return _read_nvfp4(own, module)
+    if bits != 8:
+        raise ExportError(
+            f"{where}: float of {bits} bits. Allowed: in groups of {MX_BLOCK}, or with 4 bits and "
+            f"a global scale of {NV_BLOCK}."
+        )
+    if scheme.get("strategy") == "block":
+        return _read_tiles(scheme, own, module)
     scale = own["weight_scale"].float().reshape(-1, 1)  # one, or one for each row
     return _Layer(own["weight"].float() * scale)
 
@@ -378,18 +279,23 @@ def _check_shapes(
 ) -> None:
     """Raise ExportError if tensors of a layer do not fit it, or its scales are not finite."""
     rows, columns = module.out_features, module.in_features
-    group = scheme.get("group_size")
-    per_word = WORDS[scheme["num_bits"]]
+    group, bits = scheme.get("group_size"), scheme["num_bits"]
     shapes: dict[str, tuple[tuple[int, ...], ...]] = {
         "weight": ((rows, columns),),
         "weight_shape": ((2,),),
         "weight_scale": ((), (1,), (rows,), (rows, 1)),
+        "weight_global_scale": ((), (1,)),
     }
     if "weight_packed" in own:
-        words = per_word.get(own["weight_packed"].dtype, 1)
-        shapes["weight_packed"] = ((rows, -(-columns // words)),)
+        is_word = own["weight_packed"].dtype == torch.int32
+        shapes["weight_packed"] = ((rows, -(-columns // (32 // bits))),)
+        if not is_word:
+            shapes["weight_packed"] = ((rows, -(-columns * bits // 8)),)
     if type(group) is int and group > 0 and columns % group == 0 and group < columns:
         shapes["weight_scale"] = ((rows, columns // group),)
+    if scheme.get("strategy") == "block":
+        high, wide = _tile(scheme, where)
+        shapes["weight_scale"] = ((-(-rows // high), -(-columns // wide)),)
     for name, allowed in shapes.items():
         if name in own and tuple(own[name].shape) not in allowed:
             shape, texts = list(own[name].shape), " or ".join(str(list(s)) for s in allowed)
@@ -400,9 +306,23 @@ def _check_shapes(
     zero = own.get("weight_zero_point")
     if zero is not None and bool((zero != 0).any()):
         raise ExportError(f"{where}: weight_zero_point is not 0 in a symmetric scheme.")
-    scale = own["weight_scale"]
-    if scale.dtype == torch.bool or not bool(torch.isfinite(scale.float()).all()):
-        raise ExportError(f"{where}: weight_scale has values that are NaN, infinite or no numbers.")
+    for name in ("weight_scale", "weight_global_scale"):
+        scale = own.get(name)
+        if scale is None:
+            continue
+        if scale.dtype == torch.bool or not bool(torch.isfinite(scale.float()).all()):
+            raise ExportError(f"{where}: {name} has values that are NaN, infinite or no numbers.")
+
+
+def _tile(scheme: Mapping[str, Any], where: str) -> tuple[int, int]:
+    """Return rows and columns of a tile of scales."""
+    tile = scheme.get("block_structure")
+    sizes = tile if isinstance(tile, list) else []
+    if len(sizes) != 2 or not all(type(n) is int and n > 0 for n in sizes):
+        raise ExportError(
+            f"{where}: block_structure {shown(tile)}. Allowed: rows and columns, as [128, 128]."
+        )
+    return sizes[0], sizes[1]
 
 
 def _read_integers(
@@ -434,16 +354,38 @@ def _read_integers(
 
 
 def _read_mx(bits: int, own: Mapping[str, Tensor], module: nn.Linear) -> _Layer:
-    element = "e2m1" if bits == 4 else "e4m3"
-    form = MXFP(element, block_size=MX_BLOCK)  # type: ignore[arg-type]
-    shape = (module.out_features, module.in_features)
-    data = own["weight_packed"] if bits == 4 else own["weight"].view(torch.uint8)
+    element = MX_ELEMENTS[bits]
     scales = Powers(own["weight_scale"].contiguous().reshape(-1), 8, -127, (1, MX_BLOCK), -1)
-    table = float_table(form.grid).float()
-    flat = data.contiguous().reshape(-1)
-    values = decode(Coded(flat, bits, shape, torch.float32, table, scales))
     config = {"name": "mxfp", "weight_element": element, "weight_block_size": MX_BLOCK}
-    return _Layer(values, config | {"data_in_element": "NA", "bias_element": "NA"})
+    return _Layer(_floats(element, own, module, scales), config | WEIGHT_ALONE)
+
+
+def _read_nvfp4(own: Mapping[str, Tensor], module: nn.Linear) -> _Layer:
+    whole = 1 / own["weight_global_scale"].float().reshape(1)
+    levels = (whole, own["weight_scale"].contiguous().reshape(-1))
+    packed = torch.cat([level.view(torch.uint8) for level in levels])
+    values = _floats("e2m1", own, module, Tiles(packed, (1, NV_BLOCK), -1))
+    config = {"name": "nvfp4", "weight_tensor_scale": whole.item()}
+    return _Layer(values, config | WEIGHT_ALONE)
+
+
+def _read_tiles(scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear) -> _Layer:
+    high, wide = scheme["block_structure"]
+    scales = Tiles(own["weight_scale"].float().reshape(-1), (high, wide), -1)
+    config = {"name": "fp8_block", "weight_block_size": (high, wide)}
+    return _Layer(_floats("e4m3", own, module, scales), config | WEIGHT_ALONE)
+
+
+def _floats(
+    element: str, own: Mapping[str, Tensor], module: nn.Linear, scale: Powers | Tiles
+) -> Tensor:
+    """Return the values of float codes, packed or a byte each."""
+    packed, shape = own.get("weight_packed"), (module.out_features, module.in_features)
+    data = own["weight"].view(torch.uint8) if packed is None else packed
+    grid = FLOAT_ELEMENTS[element]
+    bits = 1 + grid.exponent_width + grid.mantissa_width
+    flat = data.contiguous().reshape(-1)
+    return decode(Coded(flat, bits, shape, torch.float32, float_table(grid).float(), scale))
 
 
 def _quantised(model: Any, layers: Mapping[str, _Layer]) -> MaseGraph:
@@ -456,4 +398,13 @@ def _quantised(model: Any, layers: Mapping[str, _Layer]) -> MaseGraph:
     if chosen:
         rules = {name: {"config": layer.config} for name, layer in chosen.items()}
         quantize_transform_pass(graph, {"by": "name", **rules})
+    for name in chosen:
+        _hold(graph.model.get_submodule(name))
     return graph
+
+
+def _hold(layer: nn.Module) -> None:
+    """Keep a weight as it is until it trains, if its format would measure other scales on it."""
+    assert isinstance(layer, QuantizedModule), "the pass made it"
+    if layer.stored_values()["weight"].is_held:
+        layer.held = ["weight"]

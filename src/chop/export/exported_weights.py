@@ -24,7 +24,7 @@ from chop.nn.modules.semi_structured import SemiStructuredLinear
 from chop.nn.modules.transposed import is_transposed_linear
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Quantizer, ScaleInteger
-from chop.nn.quantizers.codes import Floats, encode, powers_of, spread
+from chop.nn.quantizers.codes import Floats, Tiles, encode, powers_of, spread
 
 INT8 = ScaleInteger(8, granularity="channel", scale="stored")
 
@@ -40,7 +40,7 @@ class Weight:
 
     values: Tensor
     format: Quantizer | None = None
-    scale: Floats | None = None
+    scale: Floats | Tiles | None = None
     is_linear: bool = False
     offset: Floats | None = None
 
@@ -62,7 +62,7 @@ class Weight:
         form, values = self.format, self.values.float()
         if form is None:
             return None
-        if form.scaled is not None and self.scale is not None:
+        if form.scaled is not None and isinstance(self.scale, Floats):
             return spread(self.scale, values.shape).float().expand_as(values)
         step = form.integer_step()
         if step is None or form.blocks is None:

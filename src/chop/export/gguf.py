@@ -103,7 +103,7 @@ def to_gguf(
 ) -> ExportReport:
     """Write a model of the families Llama, Qwen 2, Qwen 3 and GPT-2, and return a report.
 
-    Weights without a format are rounded to `format`: Q8_0, Q4_0, Q4_1, MXFP4, F16, BF16 or F32, or
+    Weights without a format are rounded to `format`: a row of `TYPES` such as Q8_0, Q4_K or F16, or
     the spelling of a format with such a type (mxfp4, int8/32). Weights with a format are written in
     the smallest block type that stores their values exactly. If there is none, ExportError is
     raised, unless `fallback` is "float" (values in the smallest exact float type) or "nearest"
@@ -240,7 +240,8 @@ def _rounded(target: str, weight: Weight, source: str, format: str, note: str) -
     kind = TYPES[format]
     if blocks_of(weight.values.numpy(), kind) is None:
         note = f"rows of {weight.values.shape[-1]} are not blocks of {kind.block}"
-        kind = TYPES["F16"]
+        others = (TYPES[name] for name in ("Q8_0", "F16"))
+        kind = next(k for k in others if blocks_of(weight.values.numpy(), k) is not None)
     exact = _exact_bytes(weight, kind) if kind.block == 1 else None
     return _placed(target, source, weight, kind, exact, note)
 

@@ -1,4 +1,4 @@
-"""Types of tensors in GGUF files: blocks of 32 values along a row, and plain floats.
+"""Types of tensors in GGUF files: blocks of 32 or 256 values along a row, and plain floats.
 
 To add a type, add a row to `TYPES` with its number in the file format, its bytes and its functions.
 """
@@ -13,13 +13,14 @@ import numpy as np
 import torch
 
 from chop.errors import ConfigError, ExportError
+from chop.export.gguf_k_types import K_BLOCK, K_TYPES, Array
+from chop.export.gguf_k_types import half as _half
 from chop.nn.quantizers import MXFP, parse_format
 from chop.nn.quantizers.bits import unpack_bits
 from chop.nn.quantizers.codes import Powers, encode
 from chop.registry import suggest
 
 BLOCK = 32
-Array = Any  # of numpy, whose operators mypy takes for Any
 Exact = Callable[[Array, Array], Array]
 E8M0_NAN = 255
 """Code of a shared exponent that means NaN."""
@@ -51,11 +52,6 @@ class GGUFType:
 def _exact_half(values: Array, steps: Array | None) -> Array | None:
     half = _half(values)
     return half.view(np.uint8) if np.array_equal(half.astype(np.float32), values) else None
-
-
-def _half(values: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(values.astype(np.float16))
 
 
 def _bfloat16(values: Array) -> Array:
@@ -223,6 +219,11 @@ def _decode_mxfp4(data: Array) -> Array:
     return np.where(data[:, :1] == E8M0_NAN, np.float32(np.nan), signed)
 
 
+def _never_exact(values: Array, steps: Array | None) -> Array | None:
+    """Return None: scales of scales hold no format of layers exactly."""
+    return None
+
+
 def _single(values: Array) -> Array:
     return np.ascontiguousarray(values.astype(np.float32)).view(np.uint8)
 
@@ -251,6 +252,10 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
         lambda d: _floats(d[:, 2:], np.int8) * _scales(d),
     ),
     ("MXFP4", 39, 38, BLOCK, 17, _exact_mxfp4, _nearest_mxfp4, _decode_mxfp4),
+    *(
+        (k.name, k.number, k.file_type, K_BLOCK, k.nbytes, _never_exact, k.nearest, k.decode)
+        for k in K_TYPES
+    ),
 )
 TYPES = {row[0]: GGUFType(*row) for row in _ROWS}
 BY_NUMBER = {row.number: row for row in TYPES.values()}

@@ -129,15 +129,8 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     config = read_json(folder / CONFIG, ExportError)
     if not isinstance(config, dict):
         raise ExportError(f"{folder / CONFIG}: expected a mapping.")
-    files = [TENSORS]
-    if (folder / INDEX).is_file():
-        index = read_json(folder / INDEX, ExportError)
-        listed = index.get("weight_map") if isinstance(index, dict) else None
-        if not isinstance(listed, dict) or not all(_is_plain(f) for f in listed.values()):
-            raise ExportError(f"{folder / INDEX}: weight_map does not name files of the folder.")
-        files = sorted(set(listed.values()))
     tensors: dict[str, Tensor] = {}
-    for name in files:
+    for name in shard_names(folder):
         file = folder / name
         if not file.is_file():
             raise ExportError(f"{file}: no such file.")
@@ -148,6 +141,17 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         except (SafetensorError, OSError, ValueError, RuntimeError) as error:
             raise ExportError(f"{file}: damaged safetensors file ({error}).") from error
     return config, tensors
+
+
+def shard_names(folder: Path) -> list[str]:
+    """Return the names of the safetensors files of a folder, in order."""
+    if not (folder / INDEX).is_file():
+        return [TENSORS]
+    index = read_json(folder / INDEX, ExportError)
+    listed = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(listed, dict) or not all(_is_plain(f) for f in listed.values()):
+        raise ExportError(f"{folder / INDEX}: weight_map does not name files of the folder.")
+    return sorted(set(listed.values()))
 
 
 def _is_plain(name: Any) -> bool:

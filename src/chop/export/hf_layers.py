@@ -22,7 +22,7 @@ from chop.nn.modules.coded import PARTS, CodedLinear
 from chop.nn.quantized import from_float
 from chop.nn.quantized.call_operands import layer_quantizers
 from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers.codes import encode
+from chop.passes.pack.coded_layers import coded_linear
 
 Spec = dict[str, Any]
 
@@ -31,15 +31,7 @@ def compact(layer: nn.Module) -> nn.Module:
     """Return a quantised linear layer on its codes if its format has at most 8 bits, or itself."""
     if not isinstance(layer, QuantizedModule) or type(layer).float_class is not nn.Linear:
         return layer
-    stored = layer.stored_values()
-    weight = stored.get("weight")
-    coded = None if weight is None else encode(weight.values, weight.format, weight.scale)
-    if coded is None:
-        return layer
-    bias: Any = stored["bias"].values if "bias" in stored else layer.bias
-    compacted = CodedLinear.from_coded(coded, bias, layer.quantizers)
-    compacted.config = dict(layer.config)  # type: ignore[assignment]
-    return compacted.train(layer.training)
+    return coded_linear(layer) or layer
 
 
 def spec_of(layer: nn.Module) -> Spec | None:

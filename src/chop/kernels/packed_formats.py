@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chop.errors import ConfigError
-from chop.nn.quantizers import FORMATS, parse_format
+from chop.nn.quantizers import FORMATS, Quantizer, parse_format
 from chop.nn.quantizers.packing import PackedFormat as PackedFormat
 from chop.nn.quantizers.packing import groups_of as groups_of
 from chop.registry import Registry, suggest
@@ -63,9 +63,30 @@ def pack_format(text: str, group_size: int, where: str) -> tuple[str, int]:
     return layout.name, size
 
 
+def coded_format(text: str, where: str) -> Quantizer | None:
+    """Return the block format that `text` spells if it has codes but no packed format, else None.
+
+    A layer stores the codes and decodes them at each call.
+
+    >>> str(coded_format("mxint3", "here")), coded_format("mxint4", "here")
+    ('mxint3', None)
+    """
+    if text in ROW_INTEGERS or packed_format(text) is not None:
+        return None
+    form = parse_format(text, where)
+    return form if has_codes_alone(form) else None
+
+
+def has_codes_alone(form: Quantizer) -> bool:
+    """Return True if blocks in this format have codes, and no kernel multiplies by them."""
+    is_coded = form.blocks is not None and form.code_values() is not None
+    return is_coded and form.packed_layout is None
+
+
 def check_pack_format(text: str, where: str) -> None:
-    """Raise if `text` means no packed format."""
-    pack_format(text, DEFAULT_GROUP_SIZE, where)
+    """Raise if weights cannot be packed in the format that `text` means."""
+    if coded_format(text, where) is None:
+        pack_format(text, DEFAULT_GROUP_SIZE, where)
 
 
 def check_group_size(group_size: int, where: str, *, is_integer: bool = False) -> None:

@@ -28,6 +28,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "block_log": {"width": 8, "block_size": 4},
     "mxint": {"width": 8, "block_size": 4},
     "mxfp": {"element": "e4m3", "block_size": 4},
+    "nvfp4": {"block_size": 4},
+    "fp8_block": {"block_size": [4, 4]},
     "bypass": {},
 }
 """Settings of each format, without their operand prefix."""

@@ -38,6 +38,11 @@ OTHERS = {
     },
     "mxfp4": {"name": "mxfp", "weight_element": "e2m1"},
     "mxfp6": {"name": "mxfp", "weight_element": "e3m2", "weight_block_size": 16},
+    "mxfp6 e2m3": {"name": "mxfp", "weight_element": "e2m3"},
+    **{f"mxint{n}": {"name": "mxint", "weight_width": n} for n in (2, 3, 5, 6)},
+    "nvfp4 blocks of 16": {"name": "nvfp4"},
+    "fp8 tiles of 128": {"name": "fp8_block"},
+    "fp8 along axis 0": {"name": "fp8_block", "weight_block_size": 16, "weight_axis": 0},
 }
 """Layouts that one config for each format does not reach."""
 CONFIGS = {name: config_of(name) for name in EIGHT} | {
@@ -207,6 +212,27 @@ def test_a_record_that_does_not_fit_is_refused_with_its_place(key, tmp_path):
     mg.export(tmp_path / "m", save_format="packed")
     told = json.loads((tmp_path / "m.json").read_text())
     told["packed"]["fc.weight"][key], words = EDITS[key]
+    told["sha256"] = digest(told)
+    (tmp_path / "m.json").write_text(json.dumps(told))
+    with pytest.raises(CheckpointError, match=words):
+        MaseGraph.from_checkpoint(tmp_path / "m")
+
+
+TILE_EDITS = {
+    "tile": ([4], r"packed.fc.weight.scale.tile: expected rows and columns, got \[4\]"),
+    "axis": (5, r"packed.fc.weight.scale.axis: expected -2 to 1, got 5"),
+    "kind": ("levels", r"'fc.weight:scales' is torch.float32. Expected: torch.uint8"),
+}
+
+
+@pytest.mark.parametrize("key", TILE_EDITS)
+def test_tiles_that_do_not_fit_are_refused_with_their_place(key, tmp_path):
+    from chop.ir.store.checkpoint import digest
+
+    mg, _ = quantised(CONFIGS["fp8 tiles of 128"])
+    mg.export(tmp_path / "m", save_format="packed")
+    told = json.loads((tmp_path / "m.json").read_text())
+    told["packed"]["fc.weight"]["scale"][key], words = TILE_EDITS[key]
     told["sha256"] = digest(told)
     (tmp_path / "m.json").write_text(json.dumps(told))
     with pytest.raises(CheckpointError, match=words):

@@ -11,6 +11,7 @@ from torch import Tensor
 from chop.nn.quantizers import (
     FP8,
     MXFP,
+    NVFP4,
     Binary,
     BinaryResidual,
     BinaryScaling,
@@ -18,6 +19,7 @@ from chop.nn.quantizers import (
     BlockLog,
     BlockMinifloat,
     Bypass,
+    FP8Block,
     Integer,
     Log,
     MinifloatDenorm,
@@ -104,6 +106,12 @@ MEASURED_CASES: tuple[Quantizer, ...] = (
     BinaryResidual(3, axis=-1),
     Ternary(),
     Ternary(scaling_factor=True),
+    NVFP4(),
+    NVFP4(block_size=5),
+    NVFP4(tensor_scale=0.01),
+    FP8Block(),
+    FP8Block("e5m2", block_size=(4, 8)),
+    FP8Block(block_size=6, axis=0),
 )
 """A real number is measured on the tensor."""
 

@@ -10,13 +10,13 @@ from format_cases import CASES, awkward_points, finite_points, label
 from chop.nn.quantizers import Bypass, ScaleInteger
 from chop.nn.quantizers.bits import bytes_of, pack_bits, unpack_bits
 from chop.nn.quantizers.blocks import BlockQuantizer
-from chop.nn.quantizers.codes import Coded, Powers, decode, encode, same_bits, scales_of
+from chop.nn.quantizers.codes import Coded, Powers, decode, encode, same_bits, scales_of, tiles_of
 
 SMALL = [c for c in CASES if c.bits <= 8 or (isinstance(c, BlockQuantizer) and c.element_bits <= 8)]
 
 
 def coded(form, x):
-    scale = scales_of(form, x) if isinstance(form, ScaleInteger) else None
+    scale = scales_of(form, x) if isinstance(form, ScaleInteger) else tiles_of(form, x)
     return encode(form.quantize(x), form, scale)
 
 

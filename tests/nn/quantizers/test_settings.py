@@ -99,6 +99,8 @@ REFUSED = [
     ("mxint", {"width": 1}, "width must be from 2 to 32, got 1."),
     ("mxfp", {"element": "e1m1"}, "'e1m1' (str) is not allowed. Allowed: 'e4m3', 'e5m2'"),
     ("fp8", {"element": "e2m1"}, "'e2m1' (str) is not allowed. Allowed: 'e4m3', 'e5m2'."),
+    ("nvfp4", {"tensor_scale": 0.0}, "tensor_scale must be positive, got 0.0."),
+    ("fp8_block", {"element": "e2m1"}, "'e2m1' (str) is not allowed. Allowed: 'e4m3', 'e5m2'."),
     ("binary_residual", {"levels": 0}, "levels must be from 1 to 8, got 0."),
     ("scale_integer", {"width": 1}, "width must be from 2 to 16, got 1."),
     ("scale_integer", {"group_size": 0}, "group_size must be positive, got 0."),

@@ -16,7 +16,9 @@ from chop.nn.quantizers import (
     FORMATS,
     FP8,
     MXFP,
+    NVFP4,
     Bypass,
+    FP8Block,
     Integer,
     MXInt,
     Quantizer,
@@ -47,6 +49,11 @@ SPELLINGS = {
     "mxfp8": MXFP("e4m3"),
     "mxfp8_e5m2/16": MXFP("e5m2", block_size=16),
     "fp8_e4m3": FP8("e4m3"),
+    "nvfp4": NVFP4(),
+    "nvfp4/32": NVFP4(block_size=32),
+    "nvfp4:tensor_scale=0.25": NVFP4(tensor_scale=0.25),
+    "fp8_block": FP8Block(),
+    "fp8_block/64x64:element=e5m2": FP8Block("e5m2", block_size=(64, 64)),
     "float": Bypass(),
 }
 

@@ -27,8 +27,8 @@ class ExportConfig(ModelOptions, OutputOptions):
     ] = "onnx"
     format: Annotated[
         str,
-        "GGUF type of weights without a number format: Q8_0, Q4_0, Q4_1, MXFP4, F16, BF16, F32, or "
-        "a format with such a type, as mxfp4 or int8/32.",
+        "GGUF type of weights without a number format: Q8_0, Q6_K, Q5_K, Q4_K, Q3_K, Q2_K, Q4_0, "
+        "Q4_1, MXFP4, F16, BF16, F32, or a format with such a type, as mxfp4 or int8/32.",
     ] = field(default="Q8_0", metadata={"check": "chop.export.gguf_types:type_named"})
     tokenizer: Annotated[
         str | None,

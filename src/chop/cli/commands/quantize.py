@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,6 +18,7 @@ EXAMPLES = (
     "mase quantize out/train --format integer --width 8 --frac-width 4",
     "mase quantize out/train --dataset digits --fit --width 6 --qat-epochs 1 --evaluate",
     "mase quantize bert-tiny --set rules.linear.config.name=mxint",
+    "mase quantize ./llama-70b --model-free --format nvfp4 --out ./llama-70b-nvfp4",
     "mase quantize --config run.toml",
 )
 NEAREST = "nearest"
@@ -81,6 +82,22 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     evaluate: Annotated[bool, "Evaluate the model before and after."] = False
     qat_epochs: Annotated[float, "Epochs of training after quantisation."] = 0.0
     learn_scales: Annotated[bool, "Train the scales of the observer, too."] = False
+    model_free: Annotated[
+        bool,
+        "Quantise the safetensors of a Hugging Face folder without its model, one tensor at a "
+        "time, and write a folder of compressed-tensors to --out. Needs --format alone.",
+    ] = False
+    ignore: Annotated[
+        tuple[str, ...],
+        "Modules that --model-free leaves as floats, as regular expressions, beside embeddings, "
+        "norms, heads and routers.",
+    ] = ()
+    include: Annotated[
+        tuple[str, ...], "Modules that --model-free quantises although they are left by default."
+    ] = ()
+    max_memory: Annotated[
+        float | None, "GiB that --model-free may use; it refuses what needs more."
+    ] = None
     rules: Annotated[
         dict[str, Any], "Arguments of quantize_transform_pass, in place of the flags."
     ] = field(default_factory=dict)
@@ -130,12 +147,31 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
                 "learn_scales trains what an observer chose: give --observer and --qat-epochs too.",
             ),
             (
+                not self.model_free
+                and bool(self.ignore or self.include or self.max_memory is not None),
+                "ignore, include and max_memory are options of --model-free: give it too.",
+            ),
+            (
+                self.model_free and (self.format is None or bool(self._needs_model)),
+                "model_free rounds weights to the nearest value of a format: give --format alone"
+                + (f", without {', '.join(self._needs_model)}." if self._needs_model else "."),
+            ),
+            (
                 self.calibration_rows < 1,
                 f"calibration_rows must be at least 1, got {self.calibration_rows}.",
             ),
         ):
             if is_wrong:
                 raise ConfigError(message)
+
+    @property
+    def _needs_model(self) -> list[str]:
+        """Options in use that need a model or data."""
+        defaults = {f.name: f.default for f in fields(self)}
+        names = ("width", "frac_width", "type", "fit", "bits", "for_", "method", "observer")
+        more = ("dataset", "evaluate", "qat_epochs", "learn_scales", "keep_floats")
+        changed = [n for n in (*names, *more) if getattr(self, n) != defaults[n]]
+        return [n.rstrip("_") for n in changed] + ["rules"] * bool(self.rules)
 
     @property
     def is_average(self) -> bool:
@@ -157,6 +193,10 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
 
 def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
     """Quantise a model, train it if asked, compare with before, save."""
+    if config.model_free:
+        from chop.cli.model_free_run import run_model_free
+
+        return run_model_free(config, session)
     _check_dataset(config)
     from chop.actions.records import write_csv
     from chop.actions.weighted_layers import left_in_float

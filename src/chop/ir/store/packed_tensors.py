@@ -19,10 +19,22 @@ from chop.errors import CheckpointError
 from chop.files import shown
 from chop.nn.quantizers import Quantizer
 from chop.nn.quantizers.bits import bytes_of, pack_bits
-from chop.nn.quantizers.codes import Coded, Floats, Powers, decode, encode, same_bits
+from chop.nn.quantizers.codes import (
+    FLOAT_BYTES,
+    Coded,
+    Floats,
+    Powers,
+    Tiles,
+    decode,
+    encode,
+    same_bits,
+)
 
 Record = dict[str, Any]
 Records = dict[str, Record]
+Scale = Powers | Floats | Tiles
+TILES, LEVELS = "tiles", "levels"
+"""Kinds of real scales per tile: float32 numbers, or E4M3 codes times one float32."""
 DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float16, torch.bfloat16, torch.float32)}
 DTYPES |= {"float64": torch.float64, "bool": torch.bool}
 _KEYS = {"bits", "shape", "dtype", "table", "table_axis", "scale"}
@@ -36,7 +48,7 @@ class Stored:
 
     values: Tensor
     format: Quantizer
-    scale: Floats | None
+    scale: Floats | Tiles | None
     is_held: bool
 
 
@@ -66,7 +78,7 @@ class Packed:
             record["scale"]["tensor"] = self._scales(name, coded.scale)
         self.records[name] = record
 
-    def _scales(self, name: str, scale: Powers | Floats) -> str:
+    def _scales(self, name: str, scale: Scale) -> str:
         """Store scales, unless the layer has them already; return their name."""
         own = self.tensors.get(f"{name}_scale")
         if own is not None and same_bits(own, scale.values):
@@ -107,11 +119,14 @@ def check_parts(record: Any, parts: Mapping[str, Tensor | None], name: str) -> N
     _read(name, record, tensors)
 
 
-def _scale_record(scale: Powers | Floats | None) -> dict[str, Any] | None:
+def _scale_record(scale: Scale | None) -> dict[str, Any] | None:
     if scale is None:
         return None
     if isinstance(scale, Floats):
         return {"kind": "float", "axis": scale.axis, "group_size": scale.group_size}
+    if isinstance(scale, Tiles):
+        kind = LEVELS if scale.has_levels else TILES
+        return {"kind": kind, "tile": list(scale.tile), "axis": scale.axis}
     return {
         "kind": "power",
         "bits": scale.bits,
@@ -119,6 +134,16 @@ def _scale_record(scale: Powers | Floats | None) -> dict[str, Any] | None:
         "tile": list(scale.tile),
         "axis": scale.axis,
     }
+
+
+def scale_from(record: Record, values: Tensor) -> Scale:
+    """Return the scales that a checked record describes."""
+    if record["kind"] == "float":
+        return Floats(values, record["axis"], record["group_size"])
+    tile = (record["tile"][0], record["tile"][1])
+    if record["kind"] in (LEVELS, TILES):
+        return Tiles(values, tile, record["axis"])
+    return Powers(values, record["bits"], record["lowest"], tile, record["axis"])
 
 
 def pack_tensors(
@@ -218,7 +243,7 @@ def _read(name: str, record: Any, tensors: Mapping[str, Tensor]) -> Coded:
 
 def _read_scale(
     record: Any, name: str, shape: tuple[int, ...], tensors: Mapping[str, Tensor], wide: torch.dtype
-) -> Powers | Floats | None:
+) -> Scale | None:
     where = f"packed.{name:.200}.scale"
     if record is None:
         return None
@@ -232,7 +257,22 @@ def _read_scale(
         return _read_floats(record, _tensor(tensors, place, where, wide), shape, where)
     if kind == "power" and record.keys() == {"kind", "bits", "lowest", "tile", "axis", "tensor"}:
         return _read_powers(record, _tensor(tensors, place, where, torch.uint8), shape, where)
+    if kind in (TILES, LEVELS) and record.keys() == {"kind", "tile", "axis", "tensor"}:
+        dtype = torch.uint8 if kind == LEVELS else torch.float32
+        return _read_tiles(record, _tensor(tensors, place, where, dtype), shape, where)
     raise CheckpointError(f"{where}: expected the record of a scale, got {shown(record)}.")
+
+
+def _read_tiles(record: Any, values: Tensor, shape: tuple[int, ...], where: str) -> Tiles:
+    tile = _read_tile(record, shape, where)
+    extra = FLOAT_BYTES if record["kind"] == LEVELS else 0
+    _check_shape(values, (_tiles(shape, tile, record["axis"]) + extra,), where)
+    tiles = Tiles(values, tile, record["axis"])
+    if values.device.type != "meta":
+        for level in tiles.levels():
+            if level is not None:
+                _finite(level, where)
+    return tiles
 
 
 def _read_floats(record: Any, values: Tensor, shape: tuple[int, ...], where: str) -> Floats:
@@ -257,14 +297,18 @@ def _finite(values: Tensor, where: str) -> Tensor:
 def _read_powers(record: Any, codes: Tensor, shape: tuple[int, ...], where: str) -> Powers:
     bits = _number(record["bits"], f"{where}.bits", 1, 8)
     lowest = _number(record["lowest"], f"{where}.lowest", -400, 400)
-    axis = _axis(record["axis"], f"{where}.axis", shape)
-    tile = record["tile"]
+    tile = _read_tile(record, shape, where)
+    _check_shape(codes, (bytes_of(_tiles(shape, tile, record["axis"]), bits),), where)
+    return Powers(codes, bits, lowest, tile, record["axis"])
+
+
+def _read_tile(record: Any, shape: tuple[int, ...], where: str) -> tuple[int, int]:
+    """Return rows and columns of a tile; raise unless they and the axis are valid."""
+    axis, tile = _axis(record["axis"], f"{where}.axis", shape), record["tile"]
     is_pair = isinstance(tile, list) and len(tile) == 2 and axis is not None
     if not is_pair or not all(type(n) is int and (n == -1 or 0 < n < _MOST) for n in tile):
         raise CheckpointError(f"{where}.tile: expected rows and columns, got {shown(tile)}.")
-    tiles = _tiles(shape, (tile[0], tile[1]), record["axis"])
-    _check_shape(codes, (bytes_of(tiles, bits),), where)
-    return Powers(codes, bits, lowest, (tile[0], tile[1]), record["axis"])
+    return tile[0], tile[1]
 
 
 def _tiles(shape: tuple[int, ...], tile: tuple[int, int], axis: int) -> int:

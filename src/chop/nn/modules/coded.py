@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from chop.ir.store.packed_tensors import Record, Stored, record_of
+from chop.ir.store.packed_tensors import Record, Stored, record_of, scale_from
 from chop.nn.quantizers import Bypass, Quantizer
-from chop.nn.quantizers.codes import Coded, Floats, Powers, decode
+from chop.nn.quantizers.codes import Coded, Floats, Tiles, decode
 
 PARTS = ("codes", "table", "scales")
 """Buffers of the layer; `scales` is None if the format has none."""
@@ -56,14 +56,15 @@ class CodedLinear(nn.Module):
         record = self.record
         scale: Any = record["scale"]
         if scale is not None and self.scales is not None:
-            if scale["kind"] == "power":
-                tile = (scale["tile"][0], scale["tile"][1])
-                scale = Powers(self.scales, scale["bits"], scale["lowest"], tile, scale["axis"])
-            else:
-                scale = Floats(self.scales, scale["axis"], scale["group_size"])
+            scale = scale_from(scale, self.scales)
         dtype: torch.dtype = getattr(torch, record["dtype"])
         axis, shape = record["table_axis"], tuple(record["shape"])
         return Coded(self.codes, record["bits"], shape, dtype, self.table, scale, axis)
+
+    @property
+    def format(self) -> str:
+        """Spelling of the weight's format."""
+        return str(self.quantizers["weight"])
 
     def float_weight(self) -> Tensor:
         """Return the values of the weight."""
@@ -77,7 +78,7 @@ class CodedLinear(nn.Module):
     def stored_values(self) -> dict[str, Stored]:
         """Return the weight with its format, as quantised layers do."""
         scale = self.coded.scale
-        floats = scale if isinstance(scale, Floats) else None
+        floats = scale if isinstance(scale, Floats | Tiles) else None
         return {"weight": Stored(self.float_weight(), self.quantizers["weight"], floats, True)}
 
     def forward(self, x: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from chop.nn.quantized.frozen import forget, is_random, quantize_parameter
 from chop.nn.quantized.integer_calls import compute_integers, is_integer, with_gradient_of
 from chop.nn.quantized.layer_formats import shared_formats
 from chop.nn.quantizers import FORMATS, Quantizer
-from chop.nn.quantizers.codes import Floats, same_bits, scales_of
+from chop.nn.quantizers.codes import Floats, Tiles, same_bits, scales_of, tiles_of
 from chop.nn.quantizers.stored_scale import with_stored_scale, with_stored_scales
 
 PLACE = "chop.nn.quantized.modules"
@@ -119,10 +119,10 @@ class QuantizedModule(nn.Module):
             stored[name] = Stored(values, form, scale, is_held)
         return stored
 
-    def _scale_of(self, name: str, form: Quantizer, source: Tensor) -> Floats | None:
+    def _scale_of(self, name: str, form: Quantizer, source: Tensor) -> Floats | Tiles | None:
         scaled = form.scaled
         if scaled is None:
-            return None
+            return tiles_of(form, source) if name not in self.held else None
         role = parameter_role(name)
         if getattr(self, f"{role}_zero_point", None) is not None:
             return None

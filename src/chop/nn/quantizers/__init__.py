@@ -32,6 +32,8 @@ from chop.nn.quantizers.block_minifloat import BlockMinifloat as BlockMinifloat
 from chop.nn.quantizers.block_log import BlockLog as BlockLog
 from chop.nn.quantizers.mxint import MXInt as MXInt
 from chop.nn.quantizers.mxfp import MXFP as MXFP
+from chop.nn.quantizers.nvfp4 import NVFP4 as NVFP4
+from chop.nn.quantizers.fp8_block import FP8Block as FP8Block
 from chop.nn.quantizers.bypass import Bypass as Bypass
 
 from chop.nn.quantizers.formats import make_quantizer as make_quantizer

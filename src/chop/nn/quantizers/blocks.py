@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import torch
@@ -67,7 +67,8 @@ class BlockQuantizer(RoundingQuantizer):
 
     @property
     def group_text(self) -> str:
-        return "" if self.block_size == BLOCK_SIZE else write_value(self.block_size)
+        default = next(f.default for f in fields(self) if f.name == "block_size")
+        return "" if self.block_size == default else write_value(self.block_size)
 
     @classmethod
     def read_group(cls, text: str) -> dict[str, Any]:
@@ -114,6 +115,15 @@ class BlockQuantizer(RoundingQuantizer):
     def represent_blocks(self, x: Tensor, largest: Tensor, noise: Tensor | None) -> Tensor:
         """Return the values, given the largest magnitude of each block (broadcasts)."""
         raise NotImplementedError
+
+    @property
+    def has_powers(self) -> bool:
+        """True if the scales of blocks are powers of two."""
+        return True
+
+    def measured_on(self, x: Tensor) -> BlockQuantizer:
+        """Return the format with the settings that it otherwise measures on all of `x`."""
+        return self
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         return in_blocks(x, self.tile, self.axis, self.represent_blocks, self.noise_for(x, noise))

@@ -18,7 +18,9 @@ from chop.nn.quantizers.blocks import BlockQuantizer, join, split
 from chop.nn.quantizers.powers import LAYOUTS, floor_log2, times_power
 from chop.nn.quantizers.quantizer import MOST_CODE_BITS, Quantizer
 from chop.nn.quantizers.scale_integer import ScaleInteger
+from chop.nn.quantizers.scaled_blocks import ScaledBlocks, spread_tiles
 
+FLOAT_BYTES = 4
 PART = 1 << 20
 """Elements per lookup, to limit memory: an index has eight bytes."""
 
@@ -49,6 +51,30 @@ class Floats:
 
 
 @dataclass(frozen=True)
+class Tiles:
+    """Real scales, one per tile: float32 numbers, or bytes with two levels of scales.
+
+    The bytes are the tensor's scale as a float32, low byte first, then an E4M3 code per tile.
+    """
+
+    values: Tensor
+    tile: tuple[int, int]
+    axis: int
+
+    @property
+    def has_levels(self) -> bool:
+        """True if `values` are bytes with two levels of scales."""
+        return self.values.dtype == torch.uint8
+
+    def levels(self) -> tuple[Tensor, Tensor | None]:
+        """Return the stored scales in order, and the tensor's scale or None."""
+        if not self.has_levels:
+            return self.values, None
+        whole = self.values[:FLOAT_BYTES].clone().view(torch.float32).reshape(())
+        return self.values[FLOAT_BYTES:].view(torch.float8_e4m3fn).float(), whole
+
+
+@dataclass(frozen=True)
 class Coded:
     """A tensor as codes; `codes` are bytes, and `table` has a row per index of `table_axis`."""
 
@@ -57,26 +83,38 @@ class Coded:
     shape: tuple[int, ...]
     dtype: torch.dtype
     table: Tensor
-    scale: Powers | Floats | None = None
+    scale: Powers | Floats | Tiles | None = None
     table_axis: int | None = None
 
 
-def encode(values: Tensor, form: Quantizer, scale: Floats | None = None) -> Coded | None:
+def encode(values: Tensor, form: Quantizer, scale: Floats | Tiles | None = None) -> Coded | None:
     """Return the codes of `values` in the format `form`; None if they would lose a bit.
 
-    `scale` are the scales of a `ScaleInteger`, from `scales_of`.
+    `scale` are the scales of a `ScaleInteger`, from `scales_of`, or of `ScaledBlocks`, from
+    `tiles_of`. Blocks without given scales have those that `values` would be rounded by.
     """
     bits = form.code_bits
     if bits > MOST_CODE_BITS or not values.is_floating_point() or values.numel() == 0:
         return None
     wide = values if values.dtype == torch.float64 else values.float()
+    if isinstance(form, ScaledBlocks):
+        if not wide.isfinite().all():
+            return None
+        choices = (scale,) if scale is not None else (tiles_of(f, wide) for f in form.near(wide))
+        coded = (_coded(values, bits, _in_tiles(wide, form, tiles)) for tiles in choices)
+        return next((each for each in coded if each is not None), None)
     parts = None
     if form.blocks is not None:
         parts = _in_blocks(wide, form.blocks)
     elif form.scaled is None:
         parts = _listed(wide, form, bits)
-    elif scale is not None:
+    elif isinstance(scale, Floats):
         parts = _scaled(wide, form.scaled, scale)
+    return _coded(values, bits, parts)
+
+
+def _coded(values: Tensor, bits: int, parts: _Parts | None) -> Coded | None:
+    """Return packed codes if they stand for exactly `values`."""
     if parts is None:
         return None
     codes, table, used, axis = parts
@@ -102,7 +140,19 @@ def scales_of(form: ScaleInteger, source: Tensor, stored: Tensor | None = None) 
     return Floats(scales if scales.numel() > scales.shape[-1] else scales.reshape(-1), None, group)
 
 
-_Parts = tuple[Tensor, Tensor, Powers | Floats | None, int | None]
+def tiles_of(form: Quantizer, source: Tensor) -> Tiles | None:
+    """Return the scales by which `form` rounds `source`; None if its blocks have no real scales."""
+    if not isinstance(form, ScaledBlocks) or source.numel() == 0:
+        return None
+    scales, whole = form.scales_of(source if source.dtype == torch.float64 else source.float())
+    values = scales.float().reshape(-1)
+    if whole is not None:
+        levels = (whole.float().reshape(1), values.to(torch.float8_e4m3fn))
+        values = torch.cat([level.view(torch.uint8) for level in levels])
+    return Tiles(values, form.tile, form.axis)
+
+
+_Parts = tuple[Tensor, Tensor, Powers | Floats | Tiles | None, int | None]
 """Codes, table, scale and the axis of the table."""
 
 
@@ -126,6 +176,23 @@ def _in_blocks(values: Tensor, form: BlockQuantizer) -> _Parts | None:
     packed = pack_bits(shared.to(torch.uint8), form.shared_bits)
     powers = Powers(packed, form.shared_bits, lowest, form.tile, form.axis)
     return codes, table, powers, None
+
+
+def _in_tiles(values: Tensor, form: ScaledBlocks, tiles: Floats | Tiles | None) -> _Parts | None:
+    own = form.code_values()
+    if not isinstance(tiles, Tiles) or own is None:
+        return None
+    table = own.to(values.dtype)
+    codes = _look_up(form.nearest(values, _tile_scales(tiles, values)), table)
+    return None if codes is None else (codes, table, tiles, None)
+
+
+def _tile_scales(tiles: Tiles, values: Tensor) -> Tensor:
+    """Return the scale of every element, as the format computes it."""
+    stored, whole = (None if t is None else t.to(values.dtype) for t in tiles.levels())
+    assert stored is not None, "tiles have scales"
+    scales = stored if whole is None else stored * whole
+    return spread_tiles(scales, values.shape, tiles.tile, tiles.axis)
 
 
 def _last(values: Tensor, axis: int) -> Tensor:
@@ -208,6 +275,8 @@ def decode(coded: Coded) -> Tensor:
     values = _from_table(coded)
     if isinstance(coded.scale, Floats):
         values = values.mul_(spread(coded.scale, values.shape)).add_(0.0)  # a zero has no sign
+    elif isinstance(coded.scale, Tiles):
+        values = values.mul_(_tile_scales(coded.scale, values))
     elif coded.scale is not None:
         values = _times_powers(values, coded.scale)
     return values.to(coded.dtype)

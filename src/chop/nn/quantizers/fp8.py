@@ -58,6 +58,10 @@ class FP8(GridQuantizer):
         return TORCH_TYPES[self.element]
 
     @property
+    def compressed_type(self) -> str | None:
+        return "float-quantized" if self.element == "e4m3" else None
+
+    @property
     def onnx_type(self) -> str:
         return ONNX_TYPES[self.element]
 

@@ -43,6 +43,12 @@ CARRIES: dict[str, Callable[[FloatGrid], Carry]] = {
 }
 
 
+COMPRESSED = {
+    "e2m1": "mxfp4-pack-quantized",
+    "e2m3": "mxfp6-pack-quantized",
+    "e4m3": "mxfp8-quantized",
+}
+"""Format of compressed-tensors for each element."""
 DEFAULT_ELEMENTS = {"8": "e4m3", "6": "e3m2", "4": "e2m1"}
 """Element of a spelling that has only the bits."""
 
@@ -102,6 +108,10 @@ class MXFP(BlockQuantizer):
     def gguf_type(self) -> str | None:
         is_mxfp4 = self.element == "e2m1" and self.group_columns == BLOCK_SIZE
         return "MXFP4" if is_mxfp4 else None
+
+    @property
+    def compressed_type(self) -> str | None:
+        return COMPRESSED.get(self.element) if self.group_columns == BLOCK_SIZE else None
 
     @property
     def onnx_type(self) -> str | None:

@@ -125,6 +125,11 @@ class Quantizer:
         return None
 
     @property
+    def compressed_type(self) -> str | None:
+        """Format of compressed-tensors that has the same floats and blocks, else None."""
+        return None
+
+    @property
     def onnx_type(self) -> str | None:
         """Element type of an ONNX tensor that holds its codes, else None."""
         return None

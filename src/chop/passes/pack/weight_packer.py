@@ -28,9 +28,13 @@ from chop.kernels.packed_formats import (
     DEFAULT_GROUP_SIZE,
     ROW_INTEGERS,
     check_group_size,
+    coded_format,
+    has_codes_alone,
     pack_format,
+    packed_format,
 )
 from chop.kernels.reference import spread
+from chop.nn.modules.coded import CodedLinear
 from chop.nn.modules.lora import LoRALinear, adapted_layer, is_packed
 from chop.nn.modules.masked import WEIGHT, Masked
 from chop.nn.modules.transposed import as_linear, is_transposed_linear
@@ -38,6 +42,7 @@ from chop.nn.quantized.call_operands import is_bypassed
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Quantizer, ScaleInteger
 from chop.nn.quantizers.stored_scale import ScaledInteger, with_stored_scale
+from chop.passes.pack.coded_layers import coded_linear, rounded_to_codes
 
 KEPT = "kept"
 
@@ -48,8 +53,9 @@ class PackWeightsArgs:
 
     `format`: mxint8, mxint4, mxfp8, mxfp4, int4 or int8_group (integers with a float32 scale per
     group), int8 (a scale per output) or int8_dynamic (the same, with activations rounded too, row
-    by row). It may include the groups: mxint4/16, int4/64, int8/channel. `skip`: modules to leave
-    unchanged, by path or the start of it.
+    by row). It may include the groups: mxint4/16, int4/64, int8/channel. Other block formats of at
+    most 8 bits (mxint3, mxfp6, nvfp4, fp8_block) store the codes of linear layers, which are
+    decoded at each call. `skip`: modules to leave unchanged, by path or the start of it.
     """
 
     format: str = "mxint8"
@@ -59,6 +65,10 @@ class PackWeightsArgs:
     show_table: bool = False
 
     def __post_init__(self) -> None:
+        coded = coded_format(self.format, "format")
+        if coded is not None:
+            object.__setattr__(self, "format", str(coded))
+            return
         name, size = pack_format(self.format, self.group_size, "format")
         object.__setattr__(self, "format", name)
         object.__setattr__(self, "group_size", size)
@@ -163,7 +173,7 @@ class WeightPacker:
         return sum(t.nbytes for t in fresh.values())
 
     def _pack(self, old: nn.Module, target: str) -> tuple[nn.Module, str]:
-        if isinstance(old, PACKED_LAYERS):
+        if isinstance(old, (*PACKED_LAYERS, CodedLinear)):
             return old, getattr(old, "format", "int8")
         if not any(True for _ in old.parameters()):
             raise KeepError("has no parameters")
@@ -199,6 +209,9 @@ class WeightPacker:
         if self.args.format in ROW_INTEGERS:
             dynamic = ROW_INTEGERS[self.args.format]
             return QLinearInt8.from_linear(old, quantize_input=dynamic)
+        form = coded_format(self.args.format, "format")
+        if form is not None:
+            return _or_keep(rounded_to_codes(old, form), form)
         return QLinearPacked(self._weight(old), old.bias, dtype=old.weight.dtype)
 
     def _adapted_linear(self, old: LoRALinear) -> nn.Module:
@@ -211,6 +224,8 @@ class WeightPacker:
 
     def _quantised_linear(self, old: Any) -> nn.Module:
         formats: dict[str, Quantizer] = old.quantizers
+        if has_codes_alone(formats[WEIGHT]):
+            return _or_keep(coded_linear(old), formats[WEIGHT])
         weight = self._quantised_weight(old)
         bias = None
         if old.bias is not None:
@@ -231,10 +246,15 @@ class WeightPacker:
             return packed_integers(old.weight, with_stored_scale(old, WEIGHT, form))
         return self._weight(old, *mx_form(form))
 
+    @property
+    def _has_kernel(self) -> bool:
+        """True if the format has kernels for all layers, not for linear ones alone."""
+        return packed_format(self.args.format) is not None
+
     def experts(self, old: Any) -> nn.Module:
         """Return the packed layer for the experts of a mixture."""
         if not isinstance(old, QuantizedModule):
-            if self.args.format in ROW_INTEGERS:
+            if not self._has_kernel:
                 raise KeepError(f"{self.args.format} has no experts")
             return QExpertsPacked(by_expert(self._weight(old), old.experts))
         if not old.quantizers["data_out"].is_bypass:
@@ -259,7 +279,7 @@ class WeightPacker:
             if not is_bypassed([q for role, q in old.quantizers.items() if role != WEIGHT]):
                 raise KeepError("no packed embedding rounds its results")
             return QEmbeddingPacked(self._quantised_weight(old), old.weight.dtype)
-        if self.args.format in ROW_INTEGERS:
+        if not self._has_kernel:
             raise KeepError(f"{self.args.format} has no embedding")
         return QEmbeddingPacked(self._weight(old), old.weight.dtype)
 
@@ -287,6 +307,13 @@ MAKERS: dict[str, Maker] = {
 
 class KeepError(Exception):
     """Reason why a module is not packed."""
+
+
+def _or_keep(layer: nn.Module | None, form: Quantizer) -> nn.Module:
+    """Return `layer`; raise if the weight has no codes."""
+    if layer is None:
+        raise KeepError(f"values of the weight have no codes in {form}")
+    return layer
 
 
 def mx_form(quantizer: Quantizer) -> tuple[str, int]:

@@ -21,7 +21,7 @@ from chop.kernels import QEmbeddingPacked, QLinearInt8, QLinearPacked
 from chop.kernels.layers import unpacked_weight
 from chop.log import get_report_logger
 from chop.nn.modules.masked import with_mask
-from chop.nn.quantizers import MXInt, ScaleInteger
+from chop.nn.quantizers import MXInt, ScaleInteger, parse_format
 from chop.passes.graph.transforms.pack_weights import KEPT, memory_table
 from chop.passes.ptq.sites.rounded_layers import store_scale
 
@@ -119,6 +119,50 @@ def test_a_format_that_cannot_be_packed_is_kept_and_named():
     passes.quantize_transform_pass(graph, arguments)
     _, info = passes.pack_weights_transform_pass(graph)
     assert "no packed format holds weights in fixed8.4" in info["modules"][0]["reason"]
+
+
+CODED = [*(f"mxint{n}" for n in (2, 3, 5, 6, 7)), "mxfp6", "mxfp6_e2m3", "nvfp4", "fp8_block"]
+
+
+@pytest.mark.parametrize("format", CODED)
+def test_formats_without_a_kernel_are_stored_as_codes_and_decoded_exactly(format, tmp_path):
+    form, x = parse_format(format), torch.randn(5, 96)
+    layer = nn.Linear(96, 130)
+    graph = MaseGraph(nn.Sequential(layer), dummy_in=x)
+    _, info = passes.pack_weights_transform_pass(graph, {"format": format})
+    packed = graph.model.get_submodule("0")
+    assert info["modules"][0]["packed"] == packed.format == format
+    assert torch.equal(packed.weight, form.quantize(layer.weight.detach()))
+    table = packed.table.nbytes
+    assert packed.codes.nbytes + packed.scales.nbytes <= form.bits * 96 * 130 / 8 + 64
+    assert info["after"] == size(graph.model) <= form.bits * 96 * 130 / 8 + table + 130 * 4 + 64
+    expected = nn.functional.linear(x, form.quantize(layer.weight), layer.bias)
+    with torch.no_grad():
+        assert torch.equal(graph.model(x), expected)
+        graph.export(tmp_path / "m")
+        assert torch.equal(MaseGraph.from_checkpoint(tmp_path / "m").model(x), expected)
+
+
+@pytest.mark.parametrize("format", CODED)
+def test_a_layer_quantised_without_a_kernel_keeps_its_values_as_codes(format):
+    x = torch.randn(5, 96)
+    graph = MaseGraph(nn.Sequential(nn.Linear(96, 130)), dummy_in=x)
+    passes.quantize_transform_pass(graph, {"linear": {"config": {"name": format}}})
+    with torch.no_grad():
+        expected = graph.model(x)
+        passes.pack_weights_transform_pass(graph)
+        assert graph.model.get_submodule("0").format == format
+        assert torch.equal(graph.model(x), expected)
+    _, info = passes.pack_weights_transform_pass(graph)
+    assert info["modules"][0]["packed"] == format
+
+
+def test_values_without_codes_are_kept_and_named():
+    layer = nn.Linear(96, 8)
+    layer.weight.data[0, 0] = torch.inf
+    graph = MaseGraph(nn.Sequential(layer), dummy_in=torch.randn(5, 96))
+    _, info = passes.pack_weights_transform_pass(graph, {"format": "mxint3"})
+    assert info["modules"][0]["reason"] == "values of the weight have no codes in mxint3"
 
 
 @pytest.mark.parametrize("format", ["int8", "int8_dynamic"])

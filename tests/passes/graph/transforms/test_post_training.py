@@ -33,7 +33,7 @@ from chop.passes.ptq.solve.column_feedback import rounded_with_feedback
 from chop.passes.ptq.solve.weight_grid import weight_grid
 
 X = torch.zeros(4, 8)
-FLOAT_DATA = {"data_in_width": "NA", "bias_width": "NA"}
+FLOAT_DATA = {"data_in_name": "NA", "bias_name": "NA"}
 FORMATS = {
     "groups": {"name": "scale_integer", "weight_width": 4, "weight_granularity": "group",
                "weight_group_size": 32},
@@ -44,6 +44,10 @@ FORMATS = {
     "block_fp": {"name": "block_fp", "weight_width": 4},
     "block_minifloat": {"name": "block_minifloat", "weight_width": 4, "weight_exponent_width": 2},
     "block_log": {"name": "block_log", "weight_width": 4},
+    "mxint3": {"name": "mxint", "weight_width": 3},
+    "mxfp6": {"name": "mxfp", "weight_element": "e2m3"},
+    "nvfp4": {"name": "nvfp4", "weight_block_size": 16},
+    "fp8_block": {"name": "fp8_block", "weight_block_size": [16, 16]},
     "minifloat": {"name": "minifloat_denorm", "weight_width": 6, "weight_exponent_width": 3},
 }  # fmt: skip
 
@@ -122,7 +126,7 @@ def test_feedback_is_the_least_squares_solution_of_what_is_left(name):
     graph = MaseGraph(nn.Sequential(layer), dummy_in=torch.randn(2, 20))
     quantize_transform_pass(graph, {"linear": {"config": FORMATS[name] | FLOAT_DATA}})
     form = graph.modules["0"].quantizers["weight"]
-    grid = weight_grid(form, layer.weight.shape, "here")
+    grid = weight_grid(form, layer.weight, "here")
     weight, hessian = layer.weight.detach().double(), x.T @ x
     got, _ = rounded_with_feedback(weight, hessian, grid, damping=0.01, by_importance=True)
     order = hessian.diagonal().argsort(descending=True, stable=True).tolist()

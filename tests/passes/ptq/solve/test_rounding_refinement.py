@@ -32,7 +32,7 @@ def problem(granularity, width=3, **settings):
     weight = torch.randn(6, 12, generator=draw).double()
     x = torch.randn(80, 12, generator=draw).double().cumsum(1)
     form = ScaleInteger(width, granularity=granularity, group_size=4, **settings)
-    grid, hessian = weight_grid(form, weight.shape, "here"), x.T @ x
+    grid, hessian = weight_grid(form, weight, "here"), x.T @ x
     found = rounded_with_feedback(weight, hessian, grid, damping=0.01, by_importance=True)
     return weight, hessian, grid, *found
 
@@ -89,12 +89,12 @@ def test_rounds_lower_the_error_and_none_is_nothing(granularity):
 def test_one_more_value_is_above_zero_where_the_weights_need_it_there():
     form = ScaleInteger(3, granularity="channel", narrow=False)  # -4 … 3
     weight = torch.tensor([[4.0, -1, 2, 3], [-4.0, 1, -2, -3]])
-    grid = weight_grid(form, weight.shape, "here")
+    grid = weight_grid(form, weight, "here")
     ranges = grid.chosen_range(weight, torch.ones(4))
     assert (ranges.sign() == torch.tensor([[-1.0], [1.0]])).all()
     error = (grid.round(weight, ranges) - weight).abs().amax()
     assert error < 0.13  # one step is 1; the ranges tried are 2 % apart
-    both = weight_grid(ScaleInteger(3, granularity="channel"), weight.shape, "here")
+    both = weight_grid(ScaleInteger(3, granularity="channel"), weight, "here")
     assert (both.chosen_range(weight, torch.ones(4)) > 0).all()
 
 

@@ -13,6 +13,7 @@ from chop.ir.ops import op_of_module
 from chop.kernels.layers import PACKED_LAYERS
 from chop.kernels.packed_formats import ROW_INTEGERS
 from chop.log import get_logger
+from chop.nn.modules.coded import CodedLinear
 from chop.nn.modules.lora import LoRALinear
 from chop.nn.modules.transposed import is_transposed_linear
 from chop.passes.base import PassResult, graph_pass
@@ -47,7 +48,7 @@ def _layer_paths(module: nn.Module, path: str) -> Iterator[str]:
     """Yield the paths of layers, without the modules inside them."""
     op = op_of_module(module)
     is_layer = op is not None and op.name in MAKERS
-    is_layer = is_layer or isinstance(module, (LoRALinear, *PACKED_LAYERS))
+    is_layer = is_layer or isinstance(module, (LoRALinear, CodedLinear, *PACKED_LAYERS))
     if is_layer or is_transposed_linear(module) or not any(True for _ in module.children()):
         yield path
         return

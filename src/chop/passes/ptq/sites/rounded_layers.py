@@ -90,7 +90,7 @@ def kept_places(layer: nn.Module) -> Tensor | None:
 def layer_grid(layer: QuantizedModule, where: str) -> WeightGrid:
     """Return the grid that the layer's weight is rounded to."""
     weight = cast(Tensor, layer.weight)
-    return weight_grid(layer.quantizers[WEIGHT], weight.shape, where, weight.device)
+    return weight_grid(layer.quantizers[WEIGHT], weight, where)
 
 
 def plain_weight(layer: QuantizedModule) -> Tensor:

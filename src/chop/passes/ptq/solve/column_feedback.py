@@ -9,6 +9,7 @@ factor of the inverse of H.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -96,7 +97,7 @@ def rounded_with_feedback(
         if group[i] not in begun:
             begun.add(group[i])
             inside = (grid.groups == group[i]).nonzero().flatten()
-            alone = WeightGrid(grid.quantizer, torch.zeros_like(inside), 1)
+            alone = replace(grid, groups=torch.zeros_like(inside), count=1)
             new = alone.chosen_range(work[:, inside], importance[inside])
             ranges[:, group[i]] = new[:, 0]
         return masked_column(grid.round(column, ranges[:, group[i]]), mask, column_of[i])

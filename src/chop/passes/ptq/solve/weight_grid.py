@@ -6,33 +6,49 @@ magnitude is a separate number: a range may clip, and columns can be rounded one
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.nn.quantizers import Quantizer
+from chop.nn.quantizers import BlockQuantizer, Quantizer
 from chop.nn.quantizers.scale_integer import SMALLEST_SCALE
 
 INTEGER_CLIPS = tuple(1.0 - 0.02 * i for i in range(30))
 POWER_CLIPS = (1.0, 2.0, 0.5, 0.25)
 """Ranges to try, relative to the largest magnitude; powers of two differ only by doubling."""
+MOST_ROUNDINGS = 3
+"""Roundings after which real scales that are measured again no longer change."""
 
 
 @dataclass(frozen=True)
 class WeightGrid:
     """Rounding of a weight of shape (rows, columns).
 
-    `groups`: the group of each column. `count`: number of groups. `is_whole`: one range for all
-    rows. `shape`: shape of the layer's weight.
+    `groups`: the group of each column. `count`: number of groups. `tile_rows`: neighbouring rows
+    that share their ranges. `shape`: shape of the layer's weight. `rounder`: the format with what
+    it measures on the whole weight.
     """
 
     quantizer: Quantizer
     groups: Tensor
     count: int
-    is_whole: bool = False
+    tile_rows: int = 1
     shape: tuple[int, ...] = (-1,)
+    rounder: BlockQuantizer | None = None
+
+    @property
+    def shares_rows(self) -> bool:
+        """True if rows share their ranges."""
+        return self.tile_rows != 1
+
+    @property
+    def is_whole(self) -> bool:
+        """True if integers have one scale for the whole weight."""
+        scaled = self.quantizer.scaled
+        return scaled is not None and scaled.granularity == "tensor"
 
     @property
     def has_range(self) -> bool:
@@ -44,11 +60,18 @@ class WeightGrid:
         largest = weight.new_zeros(weight.shape[0], self.count)
         index = self.groups.expand(weight.shape[0], -1)
         largest.scatter_reduce_(1, index, weight.abs(), "amax", include_self=True)
-        return largest.amax().expand_as(largest) if self.is_whole else largest
+        return self._over_rows(largest, Tensor.amax)
+
+    def _over_rows(self, per_row: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
+        """Return (rows, groups) reduced over the rows of each tile, in the same shape."""
+        if not self.shares_rows:
+            return per_row
+        tiles = torch.split(per_row, self.tile_rows)
+        return torch.cat([reduce(rows, 0, True).expand_as(rows) for rows in tiles])
 
     def round(self, x: Tensor, largest: Tensor) -> Tensor:
         """Return `x` in the format; `largest`, which broadcasts to its shape, is the range."""
-        scaled, blocks = self.quantizer.scaled, self.quantizer.blocks
+        scaled, blocks = self.quantizer.scaled, self.rounder or self.quantizer.blocks
         if scaled is not None:
             return scaled.represent_at(x, self.scales(largest))
         if blocks is not None:
@@ -62,7 +85,11 @@ class WeightGrid:
         """
         if self.quantizer.scaled is not None:
             return self.round(rounded, ranges[:, self.groups])
-        return self.quantizer.quantize(rounded.reshape(self.shape)).reshape(rounded.shape)
+        values = self.quantizer.quantize(rounded.reshape(self.shape))
+        if self.quantizer.blocks is not None and not self.quantizer.blocks.has_powers:
+            for _ in range(MOST_ROUNDINGS):  # the last bit of a measured scale may still change
+                values = self.quantizer.quantize(values)
+        return values.reshape(rounded.shape)
 
     def scales(self, largest: Tensor) -> Tensor:
         """Return the scales of integers that reach `largest`; negative for a negative one."""
@@ -85,7 +112,7 @@ class WeightGrid:
             rounded = self.round(weight, (largest * clip)[:, self.groups])
             squared = (weight - rounded).square() * importance
             error = torch.zeros_like(largest).index_add_(1, self.groups, squared)
-            error = error.sum().expand_as(error) if self.is_whole else error
+            error = self._over_rows(error, Tensor.sum)
             best = torch.where(error < least, largest * clip, best)
             least = torch.minimum(error, least)
         return best
@@ -93,23 +120,32 @@ class WeightGrid:
     def _clips(self) -> tuple[float, ...]:
         form = self.quantizer.scaled
         if form is None:
-            return POWER_CLIPS
+            has_powers = self.quantizer.blocks is None or self.quantizer.blocks.has_powers
+            return POWER_CLIPS if has_powers else INTEGER_CLIPS
         low, high = form.integers
         is_lopsided = form.is_signed and low != -high and form.zero_point == 0
         return INTEGER_CLIPS + tuple(-c for c in INTEGER_CLIPS if is_lopsided)
 
 
-def weight_grid(
-    quantizer: Quantizer, shape: torch.Size, where: str, device: torch.device | str = "cpu"
-) -> WeightGrid:
-    """Return the grid of a weight of `shape`, whose first dimension are the rows."""
+def weight_grid(quantizer: Quantizer, weight: Tensor, where: str) -> WeightGrid:
+    """Return the grid of a weight, whose first dimension are the rows."""
+    shape = weight.shape
     run, group = _runs(quantizer, shape, where)
-    number = torch.arange(shape[1:].numel(), device=device)
+    number = torch.arange(shape[1:].numel(), device=weight.device)
     per_run = -(-run // group)
     groups = (number // run) * per_run + (number % run) // group
-    scaled = quantizer.scaled
+    blocks = quantizer.blocks
+    rounder = None if blocks is None else blocks.measured_on(weight.detach().float())
+    rows = _tile_rows(quantizer, shape)
+    return WeightGrid(quantizer, groups, int(groups[-1]) + 1, rows, tuple(shape), rounder)
+
+
+def _tile_rows(quantizer: Quantizer, shape: torch.Size) -> int:
+    """Return the number of neighbouring rows that share their ranges."""
+    scaled, blocks = quantizer.scaled, quantizer.blocks
+    rows = 1 if blocks is None else blocks.tile[0]
     is_whole = scaled is not None and scaled.granularity == "tensor"
-    return WeightGrid(quantizer, groups, int(groups[-1]) + 1, is_whole, tuple(shape))
+    return shape[0] if is_whole or rows == -1 else rows
 
 
 def _runs(quantizer: Quantizer, shape: torch.Size, where: str) -> tuple[int, int]:
@@ -117,10 +153,11 @@ def _runs(quantizer: Quantizer, shape: torch.Size, where: str) -> tuple[int, int
     last, columns = shape[-1], shape[1:].numel()
     blocks, scaled = quantizer.blocks, quantizer.scaled
     if blocks is not None:
-        if blocks.tile[0] != 1 or blocks.axis not in (-1, len(shape) - 1):
+        is_tiled = blocks.tile[0] != 1 and len(shape) != 2
+        if is_tiled or blocks.axis not in (-1, len(shape) - 1):
             raise ConfigError(
                 f"{where}: block_size = {blocks.block_size} along axis {blocks.axis}. "
-                "Allowed here: blocks of one dimension along the last axis."
+                "Allowed here: blocks along the last axis, and tiles of a matrix."
             )
         size = blocks.tile[1]
         return last, last if size == -1 else min(size, last)
