@@ -88,9 +88,8 @@ inline void add_offsets(const float* x, const float* offsets, float* y, i64 batc
   shared(shape.rows, threads, [&](i64 first, i64 last) {
     for (i64 row = first; row < last; ++row)
       for (i64 b = 0; b < batch; ++b) {
-        float product = 0.0f;
-        float_products<1>(offsets + row * groups, sums.data() + b * groups, groups, &product, 1);
-        y[b * shape.rows + row] += product;
+        y[b * shape.rows + row] +=
+            short_product(offsets + row * groups, sums.data() + b * groups, groups);
       }
   });
 }
