@@ -234,6 +234,17 @@ def test_hooks_see_their_module() -> None:
     assert native.run(step_of(3, started("Llama"))) is not None
 
 
+def test_dropout_in_training_is_left_to_pytorch() -> None:
+    mg = copy.deepcopy(graph("GPT-2"))
+    native = NativeStep(mg.model)
+    layers = [m for m in mg.model.modules() if isinstance(m, nn.Linear)]
+    layers[0].train()  # has no other result in training
+    assert native.run(step_of(3, started("GPT-2"))) is not None
+    mg.model.train()
+    assert native.run(step_of(3, started("GPT-2"))) is None
+    assert native.run(step_of(3, started("GPT-2"))) is None and "dropout" in str(native.problem)
+
+
 @pytest.mark.parametrize("way", ["in place", "moved"])
 def test_changed_weights_are_read(way: str) -> None:
     mg = copy.deepcopy(graph("Llama"))

@@ -73,7 +73,7 @@ class NativeStep:
             return False
         self._code = step.program.finish()
         self._layers = (LayerRecord * len(step.appended))()
-        self._addresses = [x.data_ptr() for x in step.program.weights]
+        self._form = _form(step)
         return True
 
     def _give_up(self, problem: str) -> None:
@@ -94,11 +94,11 @@ class NativeStep:
             self._access, self._kinds = [access_to(layer) for layer in layers], kinds
         for layer in layers:
             check_layer(layer)
-        if any(module.training or _has_hooks(module) for module in step.modules):
-            raise UnsupportedError("a module with hooks or in training")
-        if self._addresses != [x.data_ptr() for x in step.program.weights]:
+        if any(map(_has_hooks, step.modules)):
+            raise UnsupportedError("a module with hooks")
+        if self._form != _form(step):
             self._step = None
-            raise UnsupportedError("weights that moved; the step is built again")
+            raise UnsupportedError("weights that moved, or another mode; it is built again")
 
     def _run(self, arguments: Mapping[str, Any]) -> Any:
         step, past = self._step, arguments[PAST]
@@ -164,6 +164,12 @@ class NativeStep:
         for instruction, each in zip(self._code, seconds, strict=True):
             totals[KINDS[instruction.kind]] += each
         return totals
+
+
+def _form(step: BuiltStep) -> tuple[list[int], list[bool]]:
+    """Return what a program is built for: the addresses of weights and the modes of modules."""
+    addresses = [weight.data_ptr() for weight in step.program.weights]
+    return addresses, [module.training for module in step.modules]
 
 
 def _result(value: Any, past: Any) -> Any:
