@@ -245,19 +245,29 @@ def test_dropout_in_training_is_left_to_pytorch() -> None:
     assert native.run(step_of(3, started("GPT-2"))) is None and "dropout" in str(native.problem)
 
 
-@pytest.mark.parametrize("way", ["in place", "moved"])
+@pytest.mark.parametrize("way", ["in place", "moved", "other parameters", "other modules"])
 def test_changed_weights_are_read(way: str) -> None:
     mg = copy.deepcopy(graph("Llama"))
     native = NativeStep(mg.model)
     native.run(step_of(3, started("Llama")))
-    for parameter in mg.model.parameters():
-        if way == "moved":
-            parameter.data = parameter.data * 1.5
-        else:
-            parameter.mul_(1.5)
+    if way == "other modules":
+        pack_weights_transform_pass(mg, {"format": "mxint4"})
+    for module in list(mg.model.modules()):
+        for name, parameter in module.named_parameters(recurse=False):
+            change(module, name, parameter, way)
     native.run(step_of(3, started("Llama", mg)))  # the first one after a move runs in PyTorch
     result, expected = native.run(step_of(3, started("Llama", mg))), started("Llama", mg)
     torch.testing.assert_close(result.logits, plain(mg, 3, expected))
+
+
+def change(module: nn.Module, name: str, parameter: nn.Parameter, way: str) -> None:
+    """Multiply a parameter by 1.5."""
+    if way == "other parameters":
+        setattr(module, name, nn.Parameter(parameter * 1.5))
+    elif way == "moved":
+        parameter.data = parameter.data * 1.5
+    else:
+        parameter.mul_(1.5)
 
 
 def test_a_token_without_a_row_raises_as_in_pytorch() -> None:

@@ -73,7 +73,8 @@ class NativeStep:
             return False
         self._code = step.program.finish()
         self._layers = (LayerRecord * len(step.appended))()
-        self._form = _form(step)
+        self._tables = _tables(self._model)
+        self._form = _form(step, self._tables)
         return True
 
     def _give_up(self, problem: str) -> None:
@@ -92,13 +93,14 @@ class NativeStep:
         kinds = [type(layer) for layer in layers]
         if kinds != self._kinds:
             self._access, self._kinds = [access_to(layer) for layer in layers], kinds
-        for layer in layers:
-            check_layer(layer)
+        for access, layer in zip(self._access, layers, strict=True):
+            if not access.owns(layer):
+                check_layer(layer)
         if any(map(_has_hooks, step.modules)):
             raise UnsupportedError("a module with hooks")
-        if self._form != _form(step):
+        if self._form != _form(step, self._tables):
             self._step = None
-            raise UnsupportedError("weights that moved, or another mode; it is built again")
+            raise UnsupportedError("other layers, weights or modes; the program is built again")
 
     def _run(self, arguments: Mapping[str, Any]) -> Any:
         step, past = self._step, arguments[PAST]
@@ -166,10 +168,18 @@ class NativeStep:
         return totals
 
 
-def _form(step: BuiltStep) -> tuple[list[int], list[bool]]:
-    """Return what a program is built for: the addresses of weights and the modes of modules."""
-    addresses = [weight.data_ptr() for weight in step.program.weights]
-    return addresses, [module.training for module in step.modules]
+def _tables(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """Return the tables that hold the modules, parameters and buffers of a model."""
+    names = ("_modules", "_parameters", "_buffers")
+    tables = (vars(module)[name] for module in model.modules() for name in names)
+    return [table for table in tables if table]
+
+
+def _form(step: BuiltStep, tables: list[dict[str, Any]]) -> tuple[Any, ...]:
+    """Return what a program is built for: modules, tensors, their addresses and the modes."""
+    parts = [tuple(map(id, table.values())) for table in tables]
+    addresses = [parameter.data_ptr() for parameter in step.program.parameters]
+    return parts, addresses, [vars(module)["training"] for module in step.modules]
 
 
 def _result(value: Any, past: Any) -> Any:
@@ -180,7 +190,8 @@ def _result(value: Any, past: Any) -> Any:
 
 def _has_hooks(module: torch.nn.Module) -> bool:
     """Return True if a module has hooks other than the output classes and guards of a graph."""
-    after, before = module._forward_hooks, module._forward_pre_hooks
+    own_state = vars(module)  # faster than attributes, and this runs for each module at each step
+    after, before = own_state["_forward_hooks"], own_state["_forward_pre_hooks"]
     if not after and not before:
         return False
     own = OutputTemplate | Guards

@@ -105,11 +105,11 @@ def _input(builder: StepBuilder, node: fx.Node) -> Any:
 
 
 def _attribute(builder: StepBuilder, value: Any) -> Any:
-    """Return a parameter, buffer or constant; the addresses of tensors are checked at each run."""
+    """Return a parameter, buffer or constant of the model."""
     if isinstance(value, Tensor):
         if value.dtype != torch.float32 or not value.is_cpu:
             raise UnsupportedError(f"a parameter of {value.dtype} on {value.device}")
-        builder.program.weights.append(value)
+        builder.program.watch(value)
         return value.detach()
     return value
 

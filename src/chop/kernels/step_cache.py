@@ -23,6 +23,9 @@ ROOM = 64
 class LayerAccess(Protocol):
     """Access of a native step to one layer of a cache."""
 
+    def owns(self, layer: Any) -> bool:
+        """Return True if the layer needs no further check before a step."""
+
     def open(self, layer: Any, record: LayerRecord) -> None:
         """Fill in the record before the step."""
 
@@ -37,24 +40,40 @@ class LayerAccess(Protocol):
 
 
 class FloatBuffers:
-    """Keys and values of one layer of transformers' dynamic cache."""
+    """Keys and values of one layer of transformers' dynamic cache.
+
+    Addresses are computed when a buffer is allocated: in Python a slice takes as long as attention
+    over some tokens.
+    """
 
     def __init__(self) -> None:
         self._pair: tuple[Tensor, Tensor] | None = None
-        self._views: tuple[Tensor, Tensor] | None = None
-        self._start = 0
+        self._views: tuple[Any, Any] = (None, None)
+        self._addresses = (0, 0)
+        self._steps = (0, 0)  # bytes per token
+        self._start = self._room = 0
+
+    def owns(self, layer: Any) -> bool:
+        """Return True if the layer is as `close` left it."""
+        keys, values = self._views
+        return keys is not None and layer.keys is keys and layer.values is values
 
     def open(self, layer: Any, record: LayerRecord) -> None:
         """Write the addresses of the buffers to `record`, with room for one more token."""
-        keys, values = layer.keys, layer.values
-        used = keys.shape[2]
-        views, pair = self._views, self._pair
-        is_own = views is not None and views[0] is keys and views[1] is values
-        if pair is None or not is_own or self._start + used >= pair[0].shape[2]:
-            pair, self._start = (_with_room(keys), _with_room(values)), 0
-            self._pair = pair
-        keys, values = (x[:, :, self._start :] for x in pair)
-        _fill(record, keys, values, used + 1)
+        used = layer.keys.shape[2]
+        if not self.owns(layer) or self._start + used >= self._room:
+            self._allocate(layer.keys, layer.values, record)
+        record.tokens = used + 1
+        record.key = self._addresses[0] + self._start * self._steps[0]
+        record.value = self._addresses[1] + self._start * self._steps[1]
+
+    def _allocate(self, keys: Tensor, values: Tensor, record: LayerRecord) -> None:
+        self._pair, self._start = (_with_room(keys), _with_room(values)), 0
+        self._addresses = (self._pair[0].data_ptr(), self._pair[1].data_ptr())
+        sizes = (keys.shape[3], values.shape[3])
+        self._steps = (sizes[0] * keys.element_size(), sizes[1] * values.element_size())
+        self._room = self._pair[0].shape[2]
+        record.key_head, record.value_head = self._room * sizes[0], self._room * sizes[1]
         record.is_updated_by_caller = 0
 
     def update(self, layer: Any, record: LayerRecord, key: Tensor, value: Tensor) -> None:
@@ -81,6 +100,10 @@ class EncodedLayer:
     def __init__(self) -> None:
         self._decoded: tuple[Tensor, Tensor] | None = None
         self._before: dict[str, Any] = {}
+
+    def owns(self, layer: Any) -> bool:
+        """Return False: any code may change the layer."""
+        return False
 
     def open(self, layer: Any, record: LayerRecord) -> None:
         """Remember the state of the layer."""

@@ -93,7 +93,7 @@ class StepProgram:
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.kept: list[Any] = []
-        self.weights: list[Tensor] = []
+        self.parameters: list[torch.nn.Parameter] = []
         self._fresh: dict[int, bool] = {}  # storage written since the last wait -> is shared
 
     def empty(self, *shape: int) -> Tensor:
@@ -131,13 +131,20 @@ class StepProgram:
         self.instructions.append(record)
 
     def weight(self, tensor: Tensor | None) -> int | None:
-        """Return the address of a weight, None without one; its address is checked at each run."""
+        """Return the address of a weight, None without one."""
         if tensor is None:
             return None
         if not tensor.is_contiguous() or not tensor.is_cpu or type(tensor) not in PLAIN:
             raise UnsupportedError("a weight that is not contiguous on the CPU")
-        self.weights.append(tensor)
+        self.watch(tensor)
         return tensor.data_ptr()
+
+    def watch(self, tensor: Tensor) -> None:
+        """Keep the memory of a tensor, and note a parameter, whose memory may be exchanged."""
+        self.kept.append(tensor.detach())
+        is_new = all(tensor is not other for other in self.parameters)
+        if isinstance(tensor, torch.nn.Parameter) and is_new:
+            self.parameters.append(tensor)
 
     def finish(self) -> Any:
         """Return the instructions as one array."""
