@@ -9,10 +9,16 @@ mode with its cache; "products" are its linear layers alone, one after the other
 the activations of every product to 8 bits; ours does where the config says so (activations MXINT8,
 the rows "+ MXINT8 x"), and otherwise multiplies with float32 activations. "fused" has query, key
 and value in one product and gate and up in another; "graph" is the whole model, captured and fused
-by fuse_patterns_transform_pass. With one thread the clock is the processor time
-of the process, which other programs of a busy machine change little; with more it is the wall's.
+by fuse_patterns_transform_pass; "native" is the captured model with native decode steps. With one
+thread the clock is the processor time of the process, which other programs of a busy machine change
+little; with more it is the wall's.
 Programs take turns; the median of the rounds counts. "ratios" are times of single products over
 those of torch's in float32. Results go to bench/results/decode_cpu.json.
+
+    python bench/decode_cpu.py --file model.gguf --llama-cpp PYTHON --threads 1
+
+measures one GGUF file instead, and only prints: op by op in PyTorch, with native steps, and by
+llama.cpp.
 """
 
 from __future__ import annotations
@@ -88,29 +94,31 @@ def decoder(model: Any) -> Iterator[None]:
     """Decode a token at each step."""
     import torch
     from measuring.checked import WrongResultError, is_sound
+    from transformers import DynamicCache
 
-    token, cache = torch.tensor([[1]]), None
+    token, cache = torch.tensor([[1]]), DynamicCache(config=model.config)
     with torch.inference_mode():
         while True:
+            is_first = cache.get_seq_length() == 0
             result = model(input_ids=token, past_key_values=cache, use_cache=True)
-            if cache is None and not is_sound(result.logits):
+            if is_first and not is_sound(result.logits):
                 raise WrongResultError("the logits are zero or not finite")
-            cache = result.past_key_values
             token = result.logits[:, -1:].argmax(-1)
             yield
 
 
-def fused_graph(model: Any) -> Any:
-    """The model captured with its cache, and fused: projections, attention, norms, rotations."""
+def captured(model: Any, *, fused: bool) -> Any:
+    """The model captured with its cache; `fused`: projections, attention, norms, rotations."""
     import torch
 
     import chop.passes as passes
     from chop import MaseGraph
 
     ids = torch.randint(5, WORDS, (1, 8))
-    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    graph = MaseGraph(model, dummy_in=given, cache=True)
-    passes.fuse_patterns_transform_pass(graph, {})
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    graph = MaseGraph(model, dummy_in=inputs, cache=True)
+    if fused:
+        passes.fuse_patterns_transform_pass(graph, {})
     return graph.as_transformers()
 
 
@@ -163,9 +171,25 @@ def ours(threads: int, tokens: int, chosen: list[str]) -> list[dict[str, Any]]:
             }
             if format != "float32":
                 rates["fused"] = rate(products(model, fused=True), tokens, threads)
-                rates["graph"] = rate(decoder(fused_graph(model)), tokens, threads)
+                rates["graph"] = rate(decoder(captured(model, fused=True)), tokens, threads)
+                rates["native"] = rate(decoder(captured(model, fused=False)), tokens, threads)
             records.append({"program": "ours", "format": name, **rates})
             print(records[-1], file=sys.stderr, flush=True)
+    return records
+
+
+def of_file(path: Path, threads: int, tokens: int) -> list[dict[str, Any]]:
+    """Rates of a GGUF file by our programs, which take turns."""
+    import torch
+
+    from chop.export import from_gguf
+
+    torch.set_num_threads(threads)
+    model: Any = from_gguf(path, cache=True, packed=True).as_transformers()
+    records = []
+    for name, native in (("PyTorch", False), ("native", True)):
+        model.uses_native_step = native
+        records.append({"program": name, "model": rate(decoder(model), tokens, threads)})
     return records
 
 
@@ -281,6 +305,11 @@ def rival_decoder(path: Path, threads: int) -> Iterator[None]:
         yield
 
 
+def rival_of_file(path: Path, threads: int, tokens: int) -> list[dict[str, Any]]:
+    """Rate of a GGUF file by llama.cpp."""
+    return [{"program": "llama.cpp", "model": rate(rival_decoder(path, threads), tokens, threads)}]
+
+
 def rivals(threads: int, tokens: int) -> list[dict[str, Any]]:
     """Rates of llama.cpp."""
     import llama_cpp
@@ -304,7 +333,7 @@ def merged(rounds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     records = []
     for same in zip(*rounds, strict=True):
         record = dict(same[0])
-        for key in ("model", "products", "fused", "graph"):
+        for key in ("model", "products", "fused", "graph", "native"):
             if key in record:
                 each = [r[key] for r in same]
                 record[key] = statistics.median(each)
@@ -320,18 +349,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--llama-cpp", help="an interpreter with llama-cpp-python and gguf")
     parser.add_argument("--only", nargs="*", default=[], help="formats of ours")
-    parser.add_argument("--child", choices=("ours", "rivals", "ratios"), help=argparse.SUPPRESS)
+    parser.add_argument("--file", type=Path, help="a GGUF file to measure instead")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     run: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "ours": lambda: ours(args.threads, args.tokens, args.only),
         "rivals": lambda: rivals(args.threads, args.tokens),
         "ratios": lambda: ratios(args.threads, args.tokens),
+        "of_file": lambda: of_file(args.file, args.threads, args.tokens),
+        "rival_of_file": lambda: rival_of_file(args.file, args.threads, args.tokens),
     }
     if args.child:
         records = run[args.child]()
         print("RECORDS " + json.dumps(records))
         return
-    interpreters = {"ours": sys.executable} | ({"rivals": args.llama_cpp} if args.llama_cpp else {})
+    names = ("of_file", "rival_of_file") if args.file else ("ours", "rivals")
+    interpreters = dict(zip(names, (sys.executable, args.llama_cpp), strict=True))
+    interpreters = {name: program for name, program in interpreters.items() if program}
     rounds: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in interpreters}
     for _ in range(args.rounds):
         for name, interpreter in interpreters.items():
@@ -339,6 +373,8 @@ def main() -> None:
     records = [r for each in rounds.values() for r in merged(each)]
     for record in records:
         print({k: round(v, 2) if isinstance(v, float) else v for k, v in record.items()})
+    if args.file:
+        return
     from measuring.record import save
 
     shapes = {"hidden": HIDDEN, "inner": INNER, "layers": LAYERS, "heads": HEADS,
@@ -352,8 +388,9 @@ def main() -> None:
 def child(interpreter: str, name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """The records of one program, run in a process of its own."""
     command = [interpreter, __file__, "--child", name, "--threads", str(args.threads)]
-    command += ["--tokens", str(args.tokens), "--only", *args.only]
-    told = subprocess.DEVNULL if name == "rivals" else None  # llama.cpp says much
+    command += ["--tokens", str(args.tokens), *(["--only", *args.only] if args.only else [])]
+    command += ["--file", str(args.file)] if args.file else []
+    told = subprocess.DEVNULL if name.startswith("rival") else None  # llama.cpp says much
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=told, text=True)
     line = next(x for x in done.stdout.splitlines() if x.startswith("RECORDS "))
     records: list[dict[str, Any]] = json.loads(line.removeprefix("RECORDS "))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop import notebook
 from chop.compat.old_modules import find_old_modules
+from chop.ir import decode_steps
 
 if TYPE_CHECKING:
     from chop.ir.graph import MaseGraph as MaseGraph
@@ -23,6 +24,9 @@ _VIEWS = ("chop.hw.flow.hardware_report", "chop.report.notebook_views")
 """Modules that register views for notebooks; imported when the first object is shown."""
 
 notebook.load_views_by(lambda: [importlib.import_module(name) for name in _VIEWS])
+decode_steps.load_compiler_by(
+    lambda: importlib.import_module("chop.kernels.native_step").NativeStep
+)
 find_old_modules()
 
 

@@ -90,6 +90,8 @@ def load_language_model(config: LanguageOptions, session: Session) -> tuple[Sour
     else:
         pack_weights_transform_pass(graph, {"format": config.pack})
     graph.model.eval().to(device_named(config.device))
+    model: Any = graph.as_transformers()
+    model.uses_native_step = config.native
     return source, graph, tokenizer
 
 

@@ -37,10 +37,32 @@ inline Floats to_floats(const u8* from) {
 }
 #endif
 
+#if defined(__AVX512F__)
+inline float sum_of_lanes(Floats x) { return _mm512_reduce_add_ps(x); }
+#elif defined(__ARM_NEON)
+inline float sum_of_lanes(Floats x) { return vaddvq_f32(x); }
+#else
 inline float sum_of_lanes(Floats x) {
   float total = 0.0f;
   for (int j = 0; j < LANES; ++j) total += x[j];
   return total;
+}
+#endif
+
+// The product of two rows that may be shorter than a vector.
+inline float short_product(const float* a, const float* b, i64 n) {
+  Floats sum = {};
+  i64 i = 0;
+  for (; i + LANES <= n; i += LANES) sum = plus_product(sum, load(a + i), load(b + i));
+#if defined(__AVX512F__)
+  const __mmask16 rest = static_cast<__mmask16>((1u << (n - i)) - 1u);
+  return sum_of_lanes(_mm512_fmadd_ps(_mm512_maskz_loadu_ps(rest, a + i),
+                                      _mm512_maskz_loadu_ps(rest, b + i), sum));
+#else
+  float total = sum_of_lanes(sum);
+  for (; i < n; ++i) total += a[i] * b[i];
+  return total;
+#endif
 }
 
 // The product of w with each of N rows of x, which are n long as w is, to every `stride` of y.
@@ -72,10 +94,18 @@ struct Quick {
   static constexpr bool EXISTS = false;
 };
 
+// Activations in the order of their columns.
+struct InOrder {
+  static i64 padded(i64 columns) { return columns; }
+  static void arrange(const float* x, i64 n, float up, float* out) {
+    for (i64 i = 0; i < n; ++i) out[i] = x[i] * up;
+  }
+};
+
 // Groups of whole numbers of 8 bits: codes become floats as they are, and a sum takes the scale.
 template <class Format>
-struct QuickWhole8 {
-  static constexpr bool EXISTS = true, EVENS_FIRST = false;
+struct QuickWhole8 : InOrder {
+  static constexpr bool EXISTS = true;
   static constexpr i64 STEP = 16;                     // divides every group
   static constexpr i32 UP = 0, LEAST = -126, ROOM = 20;  // room for codes and the sum of a group
   static bool multiply(const u8* codes, const void* scales, const float* x, float* y,
@@ -101,31 +131,74 @@ struct Quick<Int8> : QuickWhole8<Int8> {};
 
 #if defined(__AVX512F__)
 
+// Scales of up to 16 groups as floats; 0 where `which` has no bit.
+template <class Format>
+INLINED __m512 load_units(const void* scales, i64 g, __mmask16 which) {
+  if constexpr (Format::REAL_SCALES)
+    return _mm512_maskz_loadu_ps(which, static_cast<const float*>(scales) + g);
+  const u8* from = static_cast<const u8*>(scales) + g;
+  unsigned long long bytes = 0;
+  if (which == 15)
+    std::memcpy(&bytes, from, 4);
+  else  // at most eight: a block of 128 columns in groups of 16
+    for (int j = 0; which >> j; ++j) bytes |= static_cast<unsigned long long>(from[j]) << (8 * j);
+  const __m512i wide = _mm512_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(bytes)));
+  // 2**-127 is subnormal and 255 is NaN: in both the top bit of the fraction is set
+  const __mmask16 is_special = _mm512_cmplt_epu32_mask(
+      _mm512_and_si512(_mm512_add_epi32(wide, _mm512_set1_epi32(1)), _mm512_set1_epi32(255)),
+      _mm512_set1_epi32(2));
+  const __m512i bits = _mm512_slli_epi32(wide, FRACTION);
+  const __m512i fixed =
+      _mm512_mask_or_epi32(bits, is_special, bits, _mm512_set1_epi32(1 << (FRACTION - 1)));
+  // of the others none: a subnormal number takes long to multiply
+  return _mm512_maskz_mul_ps(which, _mm512_castsi512_ps(fixed),
+                             _mm512_set1_ps(power(-Format::SHIFT)));
+}
+
 // Codes of 4 bits: a table of 16 floats is one register, and a lookup in it one instruction, which
-// takes the low 4 bits of a lane and ignores the rest.
+// takes the low 4 bits of a lane and ignores the rest. A lane has the codes of 8 columns side by
+// side, so the activations of 128 columns are arranged by their place in a lane.
 template <class Format>
 struct QuickCodes4 {
-  static constexpr bool EXISTS = true, EVENS_FIRST = true;
-  static constexpr i64 STEP = 32;
+  static constexpr bool EXISTS = true;
+  static constexpr i64 STEP = 32, BLOCK = 128, PER_LANE = 8;
   static constexpr i32 UP = 0, LEAST = -126, ROOM = 20;
+  static i64 padded(i64 columns) { return (columns + BLOCK - 1) / BLOCK * BLOCK; }
+  static void arrange(const float* x, i64 n, float, float* out) {
+    for (i64 first = 0; first < n; first += BLOCK, out += BLOCK)
+      for (i64 lane = 0; lane < min(LANES, (n - first) / PER_LANE); ++lane)
+        for (i64 k = 0; k < PER_LANE; ++k) out[k * LANES + lane] = x[first + lane * PER_LANE + k];
+  }
   static bool multiply(const u8* codes, const void* scales, const float* x, float* y,
                        const Shape& shape, const Table<Format>& table) {
     const __m512 values = _mm512_loadu_ps(table.value);
-    const int shift = __builtin_ctzll(static_cast<unsigned long long>(shape.group));
-    Floats total[2] = {};  // two, so that no addition waits for the one before
-    for (i64 i = 0; i < shape.columns; i += STEP, codes += STEP / 2, x += STEP) {
-      const __m512i two = _mm512_cvtepu8_epi32(load_codes(codes));
-      const __m512 low = _mm512_permutexvar_ps(two, values);
-      const __m512 high = _mm512_permutexvar_ps(_mm512_srli_epi32(two, 4), values);
-      const Floats sum = plus_product(low * load(x), high, load(x + LANES));
-      const float unit = unit_at<Format>(scales, i >> shift, table);
-      Floats units = spread(unit);
-      if (shape.group < STEP && i + 16 < shape.columns)  // two groups, side by side
-        units = _mm512_mask_blend_ps(0xff00, units,
-                                     spread(unit_at<Format>(scales, (i >> shift) + 1, table)));
-      total[i / STEP % 2] = plus_product(total[i / STEP % 2], sum, units);
+    const i64 group = shape.group;
+    // the group of each lane, counted from the first of its block
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const int shift = __builtin_ctzll(static_cast<unsigned long long>(group));  // no division
+    const __m512i which = _mm512_srlv_epi32(lanes, _mm512_set1_epi32(shift - 3));
+    const i64 per_block = BLOCK >> shift ? BLOCK >> shift : 1;
+    Floats total = {};
+    for (i64 i = 0; i < shape.columns; i += BLOCK, codes += BLOCK / 2, x += BLOCK) {
+      const i64 left = shape.columns - i;
+      const i64 used = left < BLOCK ? left / PER_LANE : LANES;
+      const __mmask16 some = static_cast<__mmask16>((1u << used) - 1u);
+      const i64 groups = min(per_block, (left + group - 1) >> shift);
+      const __m512 units = _mm512_permutexvar_ps(
+          which, load_units<Format>(scales, i >> shift,
+                                    static_cast<__mmask16>((1u << groups) - 1u)));
+      const __m512i eight = _mm512_maskz_loadu_epi32(some, codes);
+      __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+#pragma GCC unroll 4
+      for (int k = 0; k < PER_LANE; k += 2) {
+        const __m512 one = _mm512_permutexvar_ps(_mm512_srli_epi32(eight, 4 * k), values);
+        const __m512 two = _mm512_permutexvar_ps(_mm512_srli_epi32(eight, 4 * k + 4), values);
+        even = _mm512_fmadd_ps(one, load(x + k * LANES), even);
+        odd = _mm512_fmadd_ps(two, load(x + (k + 1) * LANES), odd);
+      }
+      total = plus_product(total, even + odd, units);
     }
-    *y = sum_of_lanes(total[0] + total[1]);
+    *y = sum_of_lanes(total);
     return true;
   }
 };
@@ -155,8 +228,8 @@ inline void add_products(const u8* codes, const float* x, float32x4_t* sum, Seen
 }
 
 template <>
-struct Quick<MxFp8> {
-  static constexpr bool EXISTS = true, EVENS_FIRST = false;
+struct Quick<MxFp8> : InOrder {
+  static constexpr bool EXISTS = true;
   static constexpr i64 STEP = 16;
   static constexpr i32 UP = 100, LEAST = -80, ROOM = 0;  // raised: products must not be subnormal
   static bool multiply(const u8* codes, const void* scale_bytes, const float* x, float* y,
@@ -188,8 +261,8 @@ struct Quick<MxFp8> {
 #elif defined(__AVX2__) && defined(__F16C__)
 
 template <>
-struct Quick<MxFp8> {
-  static constexpr bool EXISTS = true, EVENS_FIRST = false;
+struct Quick<MxFp8> : InOrder {
+  static constexpr bool EXISTS = true;
   static constexpr i64 STEP = 16;
   static constexpr i32 UP = 0, LEAST = -80, ROOM = 20;
   static bool multiply(const u8* codes, const void* scale_bytes, const float* x, float* y,
@@ -220,27 +293,24 @@ struct Quick<MxFp8> {
 
 #endif
 
-// The one row of activations times 2**UP; none where that may overflow, or where products may be
-// subnormal.
+// The one row of activations times 2**UP, arranged for the product; none where that may overflow,
+// or where products may be subnormal.
 template <class Format>
 std::vector<float> prepared(const Linear& c) {
   using Way = Quick<Format>;
   std::vector<float> x;
   if constexpr (Way::EXISTS) {
-    if (c.batch != 1 || c.shape.columns % Way::STEP) return x;
-    x.resize(static_cast<size_t>(c.shape.columns));
-    float most = 0.0f;
-    for (size_t i = 0; i < x.size(); ++i) {
-      x[i] = c.x[i] * power(Way::UP);
-      const float magnitude = __builtin_fabsf(c.x[i]);
-      most = magnitude > most ? magnitude : most;  // NaN gives NaN in either way
+    const i64 n = c.shape.columns;
+    if (c.batch != 1 || n % Way::STEP) return x;
+    u32 most = 0;  // by their bits, magnitudes are in order, and NaN is above all
+    for (i64 i = 0; i < n; ++i) {
+      const u32 magnitude = bits_of(c.x[i]) & MAGNITUDE;
+      most = magnitude > most ? magnitude : most;
     }
-    if (!(most >= power(Way::LEAST) && most < power(BIAS - Way::UP - Way::ROOM))) x.clear();
-    for (size_t i = 0; Way::EVENS_FIRST && i < x.size(); i += 32)
-      for (size_t j = 0; j < 16; ++j) {
-        x[i + j] = c.x[i + 2 * j];
-        x[i + 16 + j] = c.x[i + 2 * j + 1];
-      }
+    const float largest = float_of(most);
+    if (!(largest >= power(Way::LEAST) && largest < power(BIAS - Way::UP - Way::ROOM))) return x;
+    x.resize(static_cast<size_t>(Way::padded(n)));
+    Way::arrange(c.x, n, power(Way::UP), x.data());
   }
   return x;
 }
@@ -285,14 +355,16 @@ inline void decode_to_multiply(const u8* codes, const void* scales, float* out, 
 
 template <class Format>
 void float_rows(const Linear& c) {
-  const Table<Format> table;
+  static const Table<Format> table;
   const std::vector<float> x = prepared<Format>(c);
+  const i64 bytes = c.shape.bytes(Format::BITS);  // once: a division takes as long as many columns
+  const i64 scale_bytes = c.shape.groups() * (Format::REAL_SCALES ? 4 : 1);
   shared(c.shape.rows, c.threads, [&](i64 first, i64 last) {
     const bool is_quick = !x.empty() && has_subnormals();
     std::vector<float> w(static_cast<size_t>(c.shape.columns));
     for (i64 row = first; row < last; ++row) {
-      const u8* codes = c.codes + row * c.shape.bytes(Format::BITS);
-      const void* scales = scales_of<Format>(c.scales, row, c.shape);
+      const u8* codes = c.codes + row * bytes;
+      const void* scales = static_cast<const u8*>(c.scales) + row * scale_bytes;
       if constexpr (Quick<Format>::EXISTS)
         if (is_quick &&
             Quick<Format>::multiply(codes, scales, x.data(), c.y + row, c.shape, table))

@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 
 from chop.errors import GraphError
 from chop.ir import kv_cache
+from chop.ir.decode_steps import decode_step
 from chop.ir.guards import guards_of
 from chop.ir.outputs import template_of
 from chop.ir.store.traced import TracedModule
@@ -125,6 +126,8 @@ class _GraphModel:
         inputs = model.graph.find_nodes(op="placeholder")
         self._needs_mask = any(n.target == "attention_mask" and not n.args for n in inputs)
         self._parts: Any = None
+        self.uses_native_step = True
+        self._step: Any = None
         self.training = model.training
 
     def __getattr__(self: Any, name: str) -> Any:
@@ -179,7 +182,18 @@ class _GraphModel:
             arguments["attention_mask"] = ids.new_ones(len(ids), length)
         names = module.input_names
         _check_arguments(arguments, names, type(self.captured).__name__)
-        return module(**{name: value for name, value in arguments.items() if name in names})
+        inputs = {name: value for name, value in arguments.items() if name in names}
+        result = self._run_native(module, inputs)
+        return module(**inputs) if result is None else result
+
+    def _run_native(self: Any, module: TracedModule, inputs: dict[str, Any]) -> Any:
+        """Return the result of a native decode step; None if it does not cover this call."""
+        is_plain = module._compiled_call_impl is None and module.recapture is None
+        if not self.uses_native_step or PAST not in inputs or not is_plain:
+            return None
+        if self._step is None:
+            self._step = decode_step(module)
+        return self._step.run(inputs)
 
 
 class _Encoder(nn.Module):

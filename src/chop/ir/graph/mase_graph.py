@@ -170,16 +170,21 @@ class MaseGraph:
         self.model.recompile()
         self._release_original()
 
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
+    def generate(self, *args: Any, native: bool | None = None, **kwargs: Any) -> Any:
         """Generate tokens by transformers' `generate`, run on this graph.
 
         The arguments are those of transformers: `mg.generate(**inputs, max_new_tokens=20)`,
         sampling, beams, a streamer, `past_key_values`, `cache_implementation="static"`. A graph
         that was captured without a cache is captured again with one if no pass has changed it.
+
+        With `native=False` the steps of one sequence on the CPU run op by op in PyTorch too, from
+        this call on. By default each is one native call, if all its ops have native code.
         """
         model: Any = self.as_transformers()
         if not has_cache(self.model) and kwargs.get("use_cache") is not False:
             model = self._with_cache().as_transformers()
+        if native is not None:
+            model.uses_native_step = native
         return model.generate(*args, **kwargs)
 
     def _with_cache(self) -> MaseGraph:
