@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from chop import toolchain
+from chop.cli import execute
 from chop.hw.sim import verilate
 from chop.log import get_logger, warn_once
 
@@ -127,6 +128,7 @@ def _settle():
     """Free garbage, and never search again through what is left."""
     gc.collect()
     gc.freeze()
+    execute._are_frozen = True  # a command would let go of them
 
 
 SIMULATOR = ("verilator", "g++")

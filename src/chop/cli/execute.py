@@ -83,17 +83,21 @@ def report_level(level: str) -> Iterator[None]:
         reports.setLevel(before)
 
 
+_are_frozen = False
+"""True if a command around this one, or a caller that sets it, has excluded imported modules."""
+
+
 @contextlib.contextmanager
 def _imports_frozen() -> Iterator[None]:
-    """Exclude imported modules from garbage collection, which each training ends with.
-
-    Objects that the caller has excluded stay excluded, as do those of a command within a command.
-    """
-    if gc.get_freeze_count():
+    """Exclude imported modules from garbage collection, which each training ends with."""
+    global _are_frozen
+    if _are_frozen:
         yield
         return
+    _are_frozen = True
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
+        _are_frozen = False

@@ -75,13 +75,13 @@ def require_ours(
     files = {name: path for name, path in _files(directory) if name.startswith(SEALED)}
     for name in sorted(listed.keys() | files.keys()):
         _check_file(directory, name, listed.get(name), files.get(name))
-    known = {bench.read_bytes() for bench in benches}
+    emitted = {bench.read_bytes() for bench in benches}
     for name, path in files.items():
         if name.endswith(".sv"):
             _check_source(path, top, library)
         elif name.startswith("rtl/"):
             raise HardwareError(f"{path}: not a source this package emits. {ADVICE}")
-        elif name.endswith(".py") and path.read_bytes() not in known:
+        elif name.endswith(".py") and path.read_bytes() not in emitted:
             raise HardwareError(f"{path}: not the test bench this release emits. {ADVICE}")
 
 
