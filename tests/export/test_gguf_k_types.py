@@ -7,6 +7,7 @@ import transformers
 from export_models import IDS, LLAMA, graph_of
 
 from chop import MaseGraph
+from chop.errors import ExportError
 from chop.export import from_gguf, to_gguf
 from chop.export.gguf_k_types import K_BLOCK, K_TYPES, Codes, fitted_offset, fitted_scale
 
@@ -121,10 +122,7 @@ def test_weights_draw_the_fit_to_the_values_that_count():
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_model_is_written_and_read_with_the_values_of_the_file(name, tmp_path):
-    sizes = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(**LLAMA | sizes, tie_word_embeddings=False)
-    mg = MaseGraph(transformers.LlamaForCausalLM(config).eval(), dummy_in={"input_ids": IDS})
+    mg = wide_llama()
     report = to_gguf(mg, tmp_path / "m.gguf", name)
     assert {r.written for r in report.records} == {name, "F32"}
     back = from_gguf(tmp_path / "m.gguf")
@@ -142,3 +140,36 @@ def test_rows_that_blocks_of_256_do_not_divide_become_q8_0(tmp_path):
     assert {r.written for r in report.records} == {"Q8_0", "F32"}
     notes = {r.note for r in report.records if r.written == "Q8_0"}
     assert "rows of 64 are not blocks of 256" in notes
+
+
+def wide_llama():
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**LLAMA | sizes, tie_word_embeddings=False)
+    return MaseGraph(transformers.LlamaForCausalLM(config).eval(), dummy_in={"input_ids": IDS})
+
+
+@pytest.mark.parametrize("name", ["Q2_K", "Q3_K"])
+def test_importance_lowers_the_error_of_the_columns_that_count(name, tmp_path):
+    mg, layer = wide_llama(), "model.layers.0.mlp.up_proj"
+    importance = torch.where(torch.arange(256) % 16 < 3, 100.0, 1.0)
+    weight, errors = mg.model.get_submodule(layer).weight.detach(), []
+    for own in (None, {layer: importance}):
+        to_gguf(mg, tmp_path / "m.gguf", name, importance=own)
+        rounded = from_gguf(tmp_path / "m.gguf").model.get_submodule(layer).weight.detach()
+        errors.append(float((importance * (rounded - weight).square()).sum()))
+    assert errors[1] < 0.9 * errors[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "importance", "words"),
+    [
+        ("Q8_0", {}, r"importance with the type Q8_0. Allowed: Q2_K, Q3_K"),
+        ("Q4_K", {"model.layers.0.mlp.up": torch.ones(256)}, r"no layer '.*up'. Did you mean 'mod"),
+        ("Q4_K", {"lm_head": torch.ones(3)}, r"'lm_head.weight': shape \[3\]. Allowed: 256 finite"),
+        ("Q4_K", {"lm_head": -torch.ones(256)}, r"Allowed: 256 finite numbers, not negative"),
+    ],
+)
+def test_importances_that_do_not_fit_are_refused(name, importance, words, tmp_path):
+    with pytest.raises(ExportError, match=words):
+        to_gguf(wide_llama(), tmp_path / "m.gguf", name, importance=importance)

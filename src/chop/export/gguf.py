@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ from chop.export.gguf_types import (
     type_named,
 )
 from chop.ir.graph import MaseGraph
+from chop.registry import suggest
 
 Fallback = Literal["float", "nearest"] | None
 GRAPH = an(MaseGraph, "a MaseGraph")
@@ -73,8 +74,12 @@ def _placed(
     def rounded() -> np.ndarray:
         blocks = blocks_of(weight.values.numpy(), kind)
         assert blocks is not None, f"{target}: rows do not divide"
-        result: np.ndarray = kind.nearest(blocks)
-        return result
+        own = weight.importance if isinstance(weight, _Arranged) else None
+        if own is None or not kind.has_importance:
+            result: np.ndarray = kind.nearest(blocks)
+            return result
+        spread = np.broadcast_to(own.double().numpy(), weight.values.shape)
+        return kind.nearest(blocks, blocks_of(spread, kind))  # type: ignore[no-any-return]
 
     is_exact, is_float = exact is not None, weight.format is None
     if is_float and is_exact:
@@ -100,6 +105,7 @@ def to_gguf(
     *,
     tokenizer: Any = None,
     fallback: Fallback = None,
+    importance: Mapping[str, Tensor] | None = None,
 ) -> ExportReport:
     """Write a model of the families Llama, Qwen 2, Qwen 3 and GPT-2, and return a report.
 
@@ -108,7 +114,8 @@ def to_gguf(
     the smallest block type that stores their values exactly. If there is none, ExportError is
     raised, unless `fallback` is "float" (values in the smallest exact float type) or "nearest"
     (rounded again to `format`). `tokenizer` is a folder with `tokenizer.json` or a fast tokenizer
-    of transformers.
+    of transformers. `importance`, for K-quants: by layer, the mean square of each of its inputs,
+    which weights the errors of that column.
     """
     format = type_named(format, "to_gguf")
     if fallback not in (None, "float", "nearest"):
@@ -116,10 +123,15 @@ def to_gguf(
     config: Any = getattr(mg.model, "config", None)
     family = family_of(config, "to_gguf")
     dropped = check_activations(mg, "gguf", fallback)
-    placed = [
-        _place(target, _arranged(load(), source, family, config), source, format, fallback)
-        for target, source, load in _tensors(mg, family)
-    ]
+    sources = list(_tensors(mg, family))
+    _check_importance(importance, [source for _, source, _ in sources], format)
+    placed = []
+    for target, source, load in sources:
+        weight = _arranged(load(), source, family, config)
+        own = (importance or {}).get(source.removesuffix(".weight"))
+        if own is not None:
+            weight = replace(weight, importance=_checked_importance(own, weight, source))
+        placed.append(_place(target, weight, source, format, fallback))
     _check_complete(placed, family, config)
     sizes: Counter[str] = Counter()
     for each in placed:
@@ -156,6 +168,32 @@ def _tensors(mg: MaseGraph, family: GGUFFamily) -> Iterator[tuple[str, str, Load
         yield target, name, load
 
 
+def _check_importance(
+    importance: Mapping[str, Tensor] | None, sources: Sequence[str], format: str
+) -> None:
+    """Raise if importances are of layers that are not written, or the type has no use for them."""
+    if importance is None:
+        return
+    if not TYPES[format].has_importance:
+        allowed = ", ".join(name for name, kind in TYPES.items() if kind.has_importance)
+        raise ExportError(f"to_gguf: importance with the type {format}. Allowed: {allowed}.")
+    names = [s.removesuffix(".weight") for s in sources if s.endswith(".weight")]
+    for name in importance:
+        if name not in names:
+            raise ExportError(f"to_gguf: importance: no layer '{name}'. {suggest(name, names)}")
+
+
+def _checked_importance(own: Tensor, weight: Weight, source: str) -> Tensor:
+    """Return the importance of the columns of a weight; raise if it is not one number for each."""
+    columns = weight.values.shape[-1]
+    if own.shape != (columns,) or not bool((own.isfinite() & (own >= 0)).all()):
+        raise ExportError(
+            f"to_gguf: importance of '{source}': shape {list(own.shape)}. Allowed: {columns} "
+            "finite numbers, not negative."
+        )
+    return own.detach().cpu()
+
+
 def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.equal(a, b)
 
@@ -178,7 +216,7 @@ def _check_complete(placed: Sequence[_Placed], family: GGUFFamily, config: Any) 
             )
 
 
-def _arranged(weight: Weight, name: str, family: GGUFFamily, config: Any) -> Weight:
+def _arranged(weight: Weight, name: str, family: GGUFFamily, config: Any) -> _Arranged:
     """Return the weight and its steps with rows in the order of the target."""
 
     def arrange(values: Tensor) -> Tensor:
@@ -199,10 +237,11 @@ def _arranged(weight: Weight, name: str, family: GGUFFamily, config: Any) -> Wei
 
 @dataclass(frozen=True)
 class _Arranged(Weight):
-    """Weight with arranged steps and offsets."""
+    """Weight with arranged steps and offsets; `importance` of its columns or None."""
 
     own_steps: Tensor | None = None
     own_offsets: Tensor | None = None
+    importance: Tensor | None = None
 
     def steps(self) -> Tensor | None:
         return self.own_steps

@@ -231,10 +231,18 @@ def _stored(numbers: Array, limit: int) -> tuple[Array, Array]:
     return unit, np.rint(_over(numbers, unit)).clip(0, limit)
 
 
-def _round_offset(values: Array, size: int, top: int, limit: int) -> Codes:
+def _weights(own: Array, importance: Array | None) -> Array:
+    """Return the weights of errors: those of the values times their importance, none of them 0."""
+    weights = own if importance is None else own * importance.reshape(own.shape)
+    return np.where(weights > 0, weights, np.finfo(np.float32).tiny)
+
+
+def _round_offset(
+    values: Array, importance: Array | None, size: int, top: int, limit: int
+) -> Codes:
     x = values.astype(np.float64).reshape(len(values), -1, size)
-    weights = np.sqrt((x * x).mean(-1, keepdims=True)) + np.abs(x)  # as in llama.cpp
-    scales, minimums = fitted_offset(x, np.where(weights > 0, weights, 1.0), top)
+    own = np.sqrt((x * x).mean(-1, keepdims=True)) + np.abs(x)  # as in llama.cpp
+    scales, minimums = fitted_offset(x, _weights(own, importance), top)
     d, scales = _stored(scales, limit)
     dmin, minimums = _stored(minimums, limit)
     moved = x + (dmin * minimums)[..., None]
@@ -242,9 +250,9 @@ def _round_offset(values: Array, size: int, top: int, limit: int) -> Codes:
     return Codes(d, dmin, scales, minimums, q)
 
 
-def _round_signed(values: Array, top: int, limit: int) -> Codes:
+def _round_signed(values: Array, importance: Array | None, top: int, limit: int) -> Codes:
     x = values.astype(np.float64).reshape(len(values), -1, 16)
-    scales = fitted_scale(x, np.where(x != 0, x * x, 1.0), top)
+    scales = fitted_scale(x, _weights(x * x, importance), top)
     largest = np.take_along_axis(scales, np.abs(scales).argmax(1)[:, None], 1)
     d = half(largest / -limit).astype(np.float64)
     scales = np.rint(_over(scales, d)).clip(-limit, limit - 1)
@@ -261,22 +269,26 @@ class KType(NamedTuple):
     nbytes: int
     read: Callable[[Array], Codes]
     write: Callable[[Codes], Array]
-    round: Callable[[Array], Codes]
+    round: Callable[[Array, Array | None], Codes]
 
     def decode(self, data: Array) -> Array:
         """Return the values of blocks."""
         return self.read(data).values()
 
-    def nearest(self, values: Array) -> Array:
-        """Return the bytes of rounded values."""
-        parts = (values[i : i + AT_ONCE] for i in range(0, len(values), AT_ONCE))
-        return np.concatenate([self.write(self.round(part)) for part in parts])
+    def nearest(self, values: Array, importance: Array | None = None) -> Array:
+        """Return the bytes of rounded values; `importance` weights their squared errors."""
+        results = []
+        for start in range(0, len(values), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            own = None if importance is None else importance[part]
+            results.append(self.write(self.round(values[part], own)))
+        return np.concatenate(results)
 
 
 K_TYPES = (
-    KType("Q2_K", 10, 10, 84, _read_q2, _write_q2, lambda v: _round_offset(v, 16, 3, 15)),
-    KType("Q3_K", 11, 11, 110, _read_q3, _write_q3, lambda v: _round_signed(v, 4, 32)),
-    KType("Q4_K", 12, 14, 144, _read_q4, _write_q4, lambda v: _round_offset(v, 32, 15, 63)),
-    KType("Q5_K", 13, 16, 176, _read_q5, _write_q5, lambda v: _round_offset(v, 32, 31, 63)),
-    KType("Q6_K", 14, 18, 210, _read_q6, _write_q6, lambda v: _round_signed(v, 32, 128)),
+    KType("Q2_K", 10, 10, 84, _read_q2, _write_q2, lambda v, w: _round_offset(v, w, 16, 3, 15)),
+    KType("Q3_K", 11, 11, 110, _read_q3, _write_q3, lambda v, w: _round_signed(v, w, 4, 32)),
+    KType("Q4_K", 12, 14, 144, _read_q4, _write_q4, lambda v, w: _round_offset(v, w, 32, 15, 63)),
+    KType("Q5_K", 13, 16, 176, _read_q5, _write_q5, lambda v, w: _round_offset(v, w, 32, 31, 63)),
+    KType("Q6_K", 14, 18, 210, _read_q6, _write_q6, lambda v, w: _round_signed(v, w, 32, 128)),
 )

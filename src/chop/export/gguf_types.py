@@ -32,7 +32,8 @@ class GGUFType:
     """Type of tensors; all functions work on blocks as rows.
 
     `exact(values, steps)` returns the bytes of values that the type stores exactly, or None.
-    `nearest(values)` returns the bytes of the rounded values, `decode(data)` the values.
+    `nearest(values)` returns the bytes of the rounded values, `decode(data)` the values. A K-quant
+    takes the importance of values too: `nearest(values, importance)`.
     """
 
     name: str
@@ -41,8 +42,13 @@ class GGUFType:
     block: int
     nbytes: int
     exact: Exact
-    nearest: Callable[[Array], Array]
+    nearest: Callable[..., Array]
     decode: Callable[[Array], Array]
+
+    @property
+    def has_importance(self) -> bool:
+        """True if `nearest` takes the importance of values."""
+        return self.block == K_BLOCK
 
     def size(self, elements: int) -> int:
         """Return the bytes of `elements` values."""
