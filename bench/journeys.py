@@ -318,7 +318,9 @@ def _other_programs(
         return []
     names = {field.name for field in dataclasses.fields(DataOptions)}
     chosen = {name: value for name, value in subject.options.items() if name in names}
-    rows = load_data(DataOptions(dataset=dataset, **chosen), subject.folder(models))
+    own = out / "float" / "model" / "tokenizer"  # that of a GGUF file is in the file
+    place = str(own) if own.is_dir() else subject.folder(models)
+    rows = load_data(DataOptions(dataset=dataset, **chosen), place)
     assert rows is not None, "there is a dataset"
     count = subject.options.get("eval_batch_size", ROWS)
     records = compare_exports(

@@ -335,3 +335,12 @@ def test_an_exported_text_model_is_compared_on_text_with_the_tokenizer_of_the_ot
     ran = mase(f"{line} --max-token-len 16 --out t --json")
     assert ran.code == 0, ran.err
     assert ran.document["against"]["largest_difference"] < 1e-4
+
+
+def test_a_journey_of_a_gguf_file_reads_text_with_the_files_own_tokenizer(
+    mase, gguf, tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "text.txt").write_text("abcd efgh " * 200)
+    monkeypatch.setattr("chop.cli.journey_run.run_steps", lambda *given: [])
+    ran = mase(f"journey {gguf} --dataset text.txt --max-token-len 16 --out j")
+    assert ran.code == 0, ran.err

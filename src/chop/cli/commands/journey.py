@@ -85,7 +85,9 @@ def run(config: JourneyConfig, session: Session) -> dict[str, Any]:
     from chop.cli.journey_table import table_of, write_journey
     from chop.cli.source import find_source
 
-    load_data(config, find_source(config).place)
+    source = find_source(config)  # the tokenizer of a GGUF file is in a folder of the source
+    load_data(config, source.place)
+    del source  # a step loads it again
     steps = steps_of(config, session.out)
     session.start_work()
     records = run_steps(config, steps, session)
