@@ -15,7 +15,7 @@ from chop.ir.guards import Guards, guards_of
 from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.store.traced import TracedModule
 from chop.kernels.step_builder import MASKS, PAST, POSITIONS, BuiltStep, build_step
-from chop.kernels.step_cache import LayerAccess, access_to, check_layer
+from chop.kernels.step_cache import LayerAccess, access_to, check_layer, kind_of
 from chop.kernels.step_code import KINDS, LayerRecord, UnsupportedError, Update, library
 from chop.kernels.step_rules import Past
 from chop.log import get_logger
@@ -41,7 +41,7 @@ class NativeStep:
         self._model = model
         self._step: BuiltStep | None = None
         self._access: list[LayerAccess] = []
-        self._kinds: list[type] = []
+        self._kinds: list[tuple[type, Any]] = []
         self._seen: weakref.ref[Any] | None = None
         self._failures = 0
         self._error: BaseException | None = None
@@ -94,7 +94,7 @@ class NativeStep:
         layers = getattr(arguments[PAST], "layers", ())
         if len(layers) != len(step.appended):
             raise UnsupportedError("a cache with other layers")
-        kinds = [type(layer) for layer in layers]
+        kinds = [kind_of(layer) for layer in layers]
         if kinds != self._kinds:
             self._access, self._kinds = [access_to(layer) for layer in layers], kinds
         for access, layer in zip(self._access, layers, strict=True):
