@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from chop import MaseGraph
-from chop.kernels import QLinearPacked
+from chop.kernels import QLinearPacked, cpu, pack
 from chop.kernels.cache import PackedCache
 from chop.kernels.native_step import MOST_FAILURES, NativeStep
 from chop.kernels.ops import ROUNDED
@@ -52,6 +52,12 @@ def packed(name: str, weights: str) -> MaseGraph:
         if weights == "rounded" and isinstance(layer, QLinearPacked):
             layer.quantizers["data_in"] = ROUNDED
     return result
+
+
+def has_byte_products() -> bool:
+    weight = pack(torch.ones(4, 32))
+    parts = (weight.codes, weight.scales, None, weight.format, weight.group_size)
+    return cpu.rounded_linear(torch.ones(1, 32), *parts) is not None
 
 
 def drawn(count: int) -> Tensor:
@@ -96,6 +102,8 @@ def test_a_buffer_grows_where_it_is_full(name: str) -> None:
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("name", ["Llama", "GPT-2"])
 def test_packed_weights_have_the_logits_of_the_plain_step(name: str, weights: str) -> None:
+    if weights == "rounded" and not has_byte_products():
+        pytest.skip("needs a processor with products of bytes; others round in PyTorch")
     compare(packed(name, weights), steps=4)
 
 
