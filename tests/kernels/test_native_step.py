@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from chop import MaseGraph
-from chop.kernels import QLinearPacked
+from chop.kernels import QLinearPacked, cpu, pack
 from chop.kernels.cache import PackedCache
 from chop.kernels.native_step import MOST_FAILURES, NativeStep
 from chop.kernels.ops import ROUNDED
@@ -52,6 +52,12 @@ def packed(name: str, weights: str) -> MaseGraph:
         if weights == "rounded" and isinstance(layer, QLinearPacked):
             layer.quantizers["data_in"] = ROUNDED
     return result
+
+
+def has_byte_products() -> bool:
+    weight = pack(torch.ones(4, 32))
+    parts = (weight.codes, weight.scales, None, weight.format, weight.group_size)
+    return cpu.rounded_linear(torch.ones(1, 32), *parts) is not None
 
 
 def drawn(count: int) -> Tensor:
@@ -96,6 +102,8 @@ def test_a_buffer_grows_where_it_is_full(name: str) -> None:
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("name", ["Llama", "GPT-2"])
 def test_packed_weights_have_the_logits_of_the_plain_step(name: str, weights: str) -> None:
+    if weights == "rounded" and not has_byte_products():
+        pytest.skip("needs a processor with products of bytes; others round in PyTorch")
     compare(packed(name, weights), steps=4)
 
 
@@ -110,8 +118,11 @@ def test_caches_in_number_formats_hold_the_same_codes(name: str, formats: Any) -
     compare(graph(name), cache=lambda config: PackedCache(config, formats))
 
 
-def test_a_cache_of_the_server_holds_the_same_tokens() -> None:
-    compare(graph("Llama"), steps=80, cache=BatchCache)
+@pytest.mark.parametrize("formats", ["float", "mxint8"])
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma 2"])
+def test_a_cache_of_the_server_holds_the_same_tokens(name: str, formats: str) -> None:
+    steps = 80 if name == "Llama" else 12  # beyond the spare columns of a layer
+    compare(graph(name), steps=steps, cache=lambda config: BatchCache(config, formats))
 
 
 @pytest.mark.parametrize("name", DECODERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from chop.ir.guards import Guards, guards_of
 from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.store.traced import TracedModule
 from chop.kernels.step_builder import MASKS, PAST, POSITIONS, BuiltStep, build_step
-from chop.kernels.step_cache import LayerAccess, access_to, check_layer
+from chop.kernels.step_cache import LayerAccess, access_to, check_layer, kind_of
 from chop.kernels.step_code import KINDS, LayerRecord, UnsupportedError, Update, library
 from chop.kernels.step_rules import Past
 from chop.log import get_logger
@@ -40,7 +41,8 @@ class NativeStep:
         self._model = model
         self._step: BuiltStep | None = None
         self._access: list[LayerAccess] = []
-        self._kinds: list[type] = []
+        self._kinds: list[tuple[type, Any]] = []
+        self._seen: weakref.ref[Any] | None = None
         self._failures = 0
         self._error: BaseException | None = None
         self._lock = threading.Lock()  # the buffers serve one call at a time
@@ -73,7 +75,9 @@ class NativeStep:
             return False
         self._code = step.program.finish()
         self._layers = (LayerRecord * len(step.appended))()
-        self._tables = _tables(self._model)
+        self._tables, self._seen = _tables(self._model), None
+        modules = [module for module in step.modules if module is not self._model]
+        self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
         self._form = _form(step, self._tables)
         return True
 
@@ -90,14 +94,23 @@ class NativeStep:
         layers = getattr(arguments[PAST], "layers", ())
         if len(layers) != len(step.appended):
             raise UnsupportedError("a cache with other layers")
-        kinds = [type(layer) for layer in layers]
+        kinds = [kind_of(layer) for layer in layers]
         if kinds != self._kinds:
             self._access, self._kinds = [access_to(layer) for layer in layers], kinds
         for access, layer in zip(self._access, layers, strict=True):
             if not access.owns(layer):
                 check_layer(layer)
-        if any(map(_has_hooks, step.modules)):
+        if any(self._hooks) or _has_own_hooks(self._model):
             raise UnsupportedError("a module with hooks")
+        if self._seen is None or self._seen() is not arguments[PAST]:
+            self._check_form(step)
+            self._seen = weakref.ref(arguments[PAST])
+
+    def _check_form(self, step: BuiltStep) -> None:
+        """Raise UnsupportedError if layers, parameters or modes were exchanged.
+
+        This runs at the first step on a cache: it takes longer than the attention of a small model.
+        """
         if self._form != _form(step, self._tables):
             self._step = None
             raise UnsupportedError("other layers, weights or modes; the program is built again")
@@ -188,14 +201,10 @@ def _result(value: Any, past: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _has_hooks(module: torch.nn.Module) -> bool:
-    """Return True if a module has hooks other than the output classes and guards of a graph."""
-    own_state = vars(module)  # faster than attributes, and this runs for each module at each step
-    after, before = own_state["_forward_hooks"], own_state["_forward_pre_hooks"]
-    if not after and not before:
-        return False
-    own = OutputTemplate | Guards
-    return any(not isinstance(hook, own) for hook in (*after.values(), *before.values()))
+def _has_own_hooks(model: torch.nn.Module) -> bool:
+    """Return True if a graph has hooks other than its output classes and its guards."""
+    hooks = (*model._forward_hooks.values(), *model._forward_pre_hooks.values())
+    return any(not isinstance(hook, OutputTemplate | Guards) for hook in hooks)
 
 
 def _is_decode_step(arguments: Mapping[str, Any]) -> bool:

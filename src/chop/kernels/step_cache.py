@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from chop.kernels.cache import PackedLayer
+from chop.kernels.row_codecs import FloatCodec
 from chop.kernels.step_code import LayerRecord, UnsupportedError
 
 ROOM = 64
@@ -126,8 +127,39 @@ class EncodedLayer:
         vars(layer).update(self._before)
 
 
+class RoomyLayer:
+    """Keys and values of a layer whose own buffers have free columns (`room_for_one`)."""
+
+    def owns(self, layer: Any) -> bool:
+        """Return False: any code may change the layer."""
+        return False
+
+    def open(self, layer: Any, record: LayerRecord) -> None:
+        """Write the addresses of the layer's buffers to `record`."""
+        keys, values = layer.room_for_one()
+        _fill(record, keys, values, layer.cumulative_length + 1)
+        record.is_updated_by_caller = 0
+
+    def update(self, layer: Any, record: LayerRecord, key: Tensor, value: Tensor) -> None:
+        """Do nothing: the native code writes the new token."""
+
+    def close(self, layer: Any, record: LayerRecord) -> None:
+        """Count the new token."""
+        layer.cumulative_length += 1
+
+    def undo(self, layer: Any) -> None:
+        """Do nothing: the layer changes when the step ends."""
+
+
+def kind_of(layer: Any) -> tuple[type, Any]:
+    """Return what the access to a layer depends on: its class and its codec."""
+    return type(layer), getattr(layer, "codec", None)
+
+
 def access_to(layer: Any) -> LayerAccess:
-    """Return a new access to a layer of this class; raise UnsupportedError if there is none."""
+    """Return a new access to a layer of this kind; raise UnsupportedError if there is none."""
+    if isinstance(getattr(layer, "codec", None), FloatCodec) and hasattr(layer, "room_for_one"):
+        return RoomyLayer()
     if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
         return FloatBuffers()
     if isinstance(layer, PackedLayer):

@@ -47,6 +47,13 @@ class BatchLayer(PackedLayer):  # type: ignore[no-untyped-call]
             self._parts[name] = tuple(_written(buffer, part, start) for buffer, part in pairs)
         return self.keys, self.values
 
+    def room_for_one(self) -> tuple[Tensor, ...]:
+        """Return the buffers of unchanged keys and values, with a column for one more token."""
+        for name, (buffer,) in self._parts.items():
+            if self.cumulative_length == buffer.shape[2]:
+                self._parts[name] = (pad(buffer, (0, 0, 0, SPARE)),)
+        return self._parts["key"][0], self._parts["value"][0]
+
     def _values(self, name: str) -> Any:
         parts = self._parts.get(name)
         return None if parts is None else self._decoded(name, self._used(parts))
