@@ -32,7 +32,7 @@ PATIENCE_US = 100_000
 
 
 def _beats(port: dict[str, Any]) -> int:
-    return prod(port["shape"]) // port["parallelism"]
+    return int(prod(port["shape"]) // port["parallelism"])
 
 
 def _frames(name: str, port: dict[str, Any], size: int) -> list[bytes]:
@@ -101,7 +101,7 @@ class Ports:
 
 
 async def _started(dut: Any) -> Ports:
-    cocotb.start_soon(Clock(dut.aclk, 10, unit="ns").start())
+    Clock(dut.aclk, 10, unit="ns").start()
     ports = Ports(dut)
     await ports.reset()
     return ports

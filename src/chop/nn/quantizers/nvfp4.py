@@ -11,6 +11,7 @@ from torch import Tensor
 
 from chop.nn.quantizers.blocks import BlockSize
 from chop.nn.quantizers.minifloat import FLOAT_ELEMENTS, FloatGrid, round_to_float
+from chop.nn.quantizers.powers import over
 from chop.nn.quantizers.quantizer import check
 from chop.nn.quantizers.scaled_blocks import ScaledBlocks, as_float32
 
@@ -57,11 +58,11 @@ class NVFP4(ScaledBlocks):
     def tensor_scale_of(self, x: Tensor) -> Tensor:
         if self.tensor_scale is not None:
             return as_float32(x.new_full((), self.tensor_scale))
-        return as_float32(x.abs().amax() / (self.grid.limit() * SCALE_GRID.limit()))
+        return as_float32(over(x.abs().amax(), self.grid.limit() * SCALE_GRID.limit()))
 
     def stored_scales(self, largest: Tensor, tensor_scale: Tensor | None) -> Tensor:
         assert tensor_scale is not None, "nvfp4 has a tensor scale"
-        ideal = largest / self.grid.limit() / tensor_scale
+        ideal = over(largest, self.grid.limit()) / tensor_scale
         width, lowest = SCALE_GRID.mantissa_width, SCALE_GRID.min_exponent
         scale = round_to_float(ideal, width, lowest, "nearest_even").clamp(max=SCALE_GRID.limit())
         return torch.where(tensor_scale.isfinite(), scale, math.nan)

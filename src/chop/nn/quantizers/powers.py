@@ -64,3 +64,12 @@ def times_power(x: Tensor, exponent: Tensor | int) -> Tensor:
 def all_ones(bits: int, dtype: torch.dtype) -> int:
     """Return 2**bits - 1, or the next smaller number that `dtype` holds."""
     return int(2**bits - 2 ** max(bits - LAYOUTS[dtype].precision, 0))
+
+
+def over(x: Tensor, number: float) -> Tensor:
+    """Return x / number, rounded once; torch multiplies by 1 / number on a GPU, which rounds twice.
+
+    >>> over(torch.tensor([1.0, 2.0]), 4).tolist()
+    [0.25, 0.5]
+    """
+    return x / x.new_full((), number)

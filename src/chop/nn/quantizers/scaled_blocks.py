@@ -12,6 +12,7 @@ from torch import Tensor
 from chop.nn.quantizers.blocks import BlockQuantizer, in_blocks, join, split
 from chop.nn.quantizers.code_values import float_table
 from chop.nn.quantizers.minifloat import FloatGrid, round_to_float
+from chop.nn.quantizers.powers import over
 from chop.nn.quantizers.rounding import Rounding
 
 SMALLEST_SCALE = 2.0**-126  # smallest normal float32
@@ -57,7 +58,7 @@ class ScaledBlocks(BlockQuantizer):
 
     def stored_scales(self, largest: Tensor, tensor_scale: Tensor | None) -> Tensor:
         """Return the scale that each block stores, given its largest magnitude."""
-        return as_float32(largest / self.grid.limit())
+        return as_float32(over(largest, self.grid.limit()))
 
     def block_scales(self, largest: Tensor, tensor_scale: Tensor | None) -> Tensor:
         """Return the product of the stored scale and the tensor's scale for each block."""
