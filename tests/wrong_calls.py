@@ -299,7 +299,7 @@ actions.build_hardware(quantized(), folder / "hw", parallelism=3) | build_hardwa
 actions.build_hardware(quantized(), folder / "hw", parallelism={"max_paralelism": 1}) | add_hardware_metadata: unknown key 'max_paralelism'. Did you
 actions.simulate("nowhere") | nowhere/hardware/design.json: no such file. Run
 actions.simulate(folder) | no such file. Run emit_verilog_top_transform_pass first.
-actions.simulate(folder, simulator="modelsim") | simulate: unknown simulator 'modelsim'. Known: cocotb,
+actions.simulate(folder, simulator="modelsim") | simulate: unknown simulator 'modelsim'. Known: axi,
 actions.simulate(3) | simulate: project_dir: expected a path or None, got 3 (int).
 actions.synthesize("nowhere") | nowhere/hardware/design.json: no such file. Run
 actions.synthesize(folder, family="stratix") | no such file. Run emit_verilog_top_transform_pass first.

@@ -175,8 +175,8 @@ def test_quantize_takes_a_spelling(mase, tmp_path, flags, old):
         ),
         ("export mlp --to gguf --format mxint4", "export.format: GGUF has no type for 'mxint4'."),
         (
-            "generate mlp --prompt a --pack mxint5",
-            "generate.pack: no packed format holds 'mxint5'.",
+            "generate mlp --prompt a --pack fixed8.4",
+            "generate.pack: no packed format holds 'fixed8.4'.",
         ),
     ],
 )

@@ -144,7 +144,7 @@ WRONG = {
     "--prompt w5 --top-k 3": "give --sample too",
     "--prompt w5 --cache mxnt8": "generate.cache: Unknown format 'mxnt8'. Did you mean 'mxint8'?",
     "--prompt w5 --pack mxnt8": "generate.pack: Unknown format 'mxnt8'. Did you mean 'mxint8'?",
-    "--prompt w5 --pack mxint5": "generate.pack: no packed format holds 'mxint5'.",
+    "--prompt w5 --pack fixed8.4": "generate.pack: no packed format holds 'fixed8.4'.",
     "--prompt w5 --cache-layers zero=mxint8": "expected LAYER=FORMAT, got 'zero=mxint8'",
     "--prompt w5 --cache-layers 9=mxint8": "no layer 9",
     "--prompt w5 --device tpu": "not on this machine",

@@ -80,8 +80,8 @@ def generate(
     clock = _Clock(streamer)
     listens = {} if options.get("num_beams", 1) > 1 else {"streamer": clock}
     start = time.perf_counter()
-    given: dict[str, Any] = {**inputs, **options, **more, **listens}
-    result = graph.generate(**given, return_dict_in_generate=True)
+    arguments: dict[str, Any] = {**inputs, **options, **more, **listens}
+    result = graph.generate(**arguments, return_dict_in_generate=True)
     end = time.perf_counter()
     tokens = result.sequences
     new = tokens.shape[1] - (0 if _is_pair(graph) else inputs["input_ids"].shape[1])
