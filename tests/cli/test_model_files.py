@@ -325,6 +325,7 @@ def test_a_gguf_file_is_loaded_to_be_quantised_again(gguf) -> None:
     assert isinstance(mase.load(gguf).model.lm_head, QLinearPacked)
 
 
+@pytest.mark.slow
 def test_an_exported_text_model_is_compared_on_text_with_the_tokenizer_of_the_other(
     mase, folder, tmp_path
 ) -> None:

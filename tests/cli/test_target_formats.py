@@ -130,6 +130,7 @@ def test_bits_reach_every_layer_with_weights(name, width, tmp_path, monkeypatch)
     assert reasons == {ops[layer]: f"target {name} {reason}" for layer, reason in left.items()}
 
 
+@pytest.mark.slow
 def test_layers_of_every_kind_for_onnx_are_exported_exactly(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript", reason="needs masegraph[export]")
     monkeypatch.chdir(tmp_path)

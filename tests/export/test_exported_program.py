@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from covering import first_and_slow
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -84,7 +85,7 @@ def tensors(result):
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", first_and_slow(MODELS, 2))
 def test_a_program_computes_as_its_model_does_at_other_sizes(name):
     model, program = program_of(name)
     graph = from_exported_program(program)
@@ -98,7 +99,7 @@ def test_a_program_computes_as_its_model_does_at_other_sizes(name):
     assert kinds >= LAYERS[name]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", first_and_slow(MODELS))
 def test_the_layers_of_a_program_are_quantised(name):
     graph = from_exported_program(program_of(name)[1])
     config = {"name": "mxint", "weight_width": 8, "data_in_width": "NA", "bias_width": "NA"}

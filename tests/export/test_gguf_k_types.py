@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from covering import first_and_slow
 from export_models import IDS, LLAMA, graph_of
 
 from chop import MaseGraph
@@ -120,7 +121,7 @@ def test_weights_draw_the_fit_to_the_values_that_count():
     assert errors[1] < errors[0]
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", first_and_slow(BY_NAME, 2))
 def test_a_model_is_written_and_read_with_the_values_of_the_file(name, tmp_path):
     mg = wide_llama()
     report = to_gguf(mg, tmp_path / "m.gguf", name)
@@ -149,7 +150,7 @@ def wide_llama():
     return MaseGraph(transformers.LlamaForCausalLM(config).eval(), dummy_in={"input_ids": IDS})
 
 
-@pytest.mark.parametrize("name", ["Q2_K", "Q3_K"])
+@pytest.mark.parametrize("name", first_and_slow(["Q3_K", "Q2_K"]))
 def test_importance_lowers_the_error_of_the_columns_that_count(name, tmp_path):
     mg, layer = wide_llama(), "model.layers.0.mlp.up_proj"
     importance = torch.where(torch.arange(256) % 16 < 3, 100.0, 1.0)

@@ -51,6 +51,7 @@ def test_workers_that_all_die_leave_a_search_that_can_go_on(tmp_path):
     assert [t["state"] for t in counted(result)] == ["complete"] * 4
 
 
+@pytest.mark.slow
 def test_a_function_of_the_script_itself_is_sent_by_value(tmp_path):
     shift = 2
 

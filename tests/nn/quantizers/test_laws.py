@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from covering import first_and_slow
 from format_cases import (
     BLOCK_CASES,
     CASES,
@@ -391,7 +392,7 @@ class Layer(torch.nn.Module):
 ONE_PER_FORMAT = list({q.name: q for q in reversed(CASES)}.values())
 
 
-@pytest.mark.parametrize("quantizer", ONE_PER_FORMAT, ids=label)
+@pytest.mark.parametrize("quantizer", first_and_slow(ONE_PER_FORMAT, 8), ids=label)
 def test_formats_trace_into_one_graph_with_their_gradient(quantizer):
     torch._dynamo.reset()
     traced = torch.compile(Layer(quantizer), fullgraph=True, backend="eager")

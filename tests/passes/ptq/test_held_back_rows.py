@@ -126,7 +126,7 @@ CASES = [
 
 @pytest.mark.parametrize(("label", "data", "config"), CASES)
 def test_no_method_is_worse_than_nearest_on_held_back_rows(label, data, config) -> None:
-    for seed in range(3):
+    for seed in range(2):
         torch.manual_seed(seed)
         model, x = Normed(32, 16), DATA[data](64, 32)
         held_back = x[len(x) - len(x) // HELD_BACK :]

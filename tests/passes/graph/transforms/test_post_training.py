@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from covering import first_and_slow
 from torch import nn
 
 from chop import MaseGraph
@@ -70,7 +71,7 @@ def error(model, reference, x):
         return float((model(x) - reference(x)).square().sum())
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", first_and_slow(FORMATS, 7))
 def test_rounding_by_effect_lowers_the_error_in_every_format(name, tmp_path):
     model = mlp()
     before = copy.deepcopy(model.state_dict())
