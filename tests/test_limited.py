@@ -5,6 +5,7 @@ import time
 import limited
 import pytest
 import torch
+from covering import first_and_slow
 
 SMALL = limited.Limits(memory=1 << 28, cpu=1.0, wall=4.0)
 
@@ -46,7 +47,7 @@ def run(name: str) -> tuple[str, str]:
         return (limited.OVER if limited.ran_out_of_memory(error) else "error"), str(error)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", first_and_slow([2, 1]))
 def test_every_job_has_its_verdict(processes):
     names = list(JOBS)
     found = limited.run_all(names, run, processes=processes, limits=SMALL)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from covering import first_and_slow
+from covering import first_and_slow, slow_unless
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -127,8 +127,13 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("command", USES)
-@pytest.mark.parametrize("form", ["folder", "GGUF", "with cache", "without cache", "packed"])
+FORMS_OF_TEXT = ["folder", "GGUF", "with cache", "without cache", "packed"]
+IN_EVERY_FORM = [(command, form) for form in FORMS_OF_TEXT for command in USES]
+
+
+@pytest.mark.parametrize(
+    ("command", "form"), slow_unless(IN_EVERY_FORM, lambda row: row in IN_EVERY_FORM[::3])
+)
 def test_every_command_takes_a_language_model_in_every_form(
     mase, forms, folder, monkeypatch, command, form
 ):

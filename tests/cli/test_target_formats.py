@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from covering import slow_unless
 
 import mase
 from chop.actions.targets import TARGETS
@@ -117,7 +118,10 @@ LEFT = {"cpu": {}, "gpu": {}, "gguf": UNEVEN, "vllm": TABLE, "onnx": TABLE, "rtl
 SOURCE = f"{__name__}:every_layer"
 
 
-@pytest.mark.parametrize(("name", "width"), [(n, w) for n in TARGETS for w in (4, 8)])
+BITS = [(name, width) for name in TARGETS for width in (4, 8)]
+
+
+@pytest.mark.parametrize(("name", "width"), slow_unless(BITS, lambda row: row in BITS[::3]))
 def test_bits_reach_every_layer_with_weights(name, width, tmp_path, monkeypatch):
     """A layer that has no format is named with the reason, and no other is left."""
     monkeypatch.chdir(tmp_path)

@@ -84,9 +84,11 @@ def test_a_target_that_takes_no_layer_of_the_model_is_refused(mase, uneven) -> N
     assert ran.code != 0 and "target gguf takes rows of a multiple of 32, and no layer" in ran.err
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("model", ["llama", "tied"])
-@pytest.mark.parametrize("target", ["cpu", "gpu"])
+KERNELS = [("cpu", 4, "tied"), ("gpu", 8, "llama"), ("cpu", 8, "tied"), ("gpu", 4, "llama")]
+KERNELS += [("cpu", 4, "llama"), ("gpu", 8, "tied"), ("cpu", 8, "llama"), ("gpu", 4, "tied")]
+
+
+@pytest.mark.parametrize(("target", "bits", "model"), first_and_slow(KERNELS, 2))
 def test_every_matrix_for_a_kernel_is_packed(mase, request, target, bits, model) -> None:
     place = request.getfixturevalue(model)
     assert mase(f"quantize {place} --bits {bits} --for {target} --out q").code == 0

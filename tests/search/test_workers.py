@@ -25,6 +25,7 @@ def counted(result):
     return [t for t in result.trials if "copied_from" not in t["attributes"]]
 
 
+@pytest.mark.slow  # the test of the killed worker has two as well
 def test_two_workers_share_the_trials_of_a_function_that_is_named(tmp_path):
     result = run(tmp_path, "toys:together")
     assert [t["state"] for t in counted(result)] == ["complete"] * 10
