@@ -36,7 +36,7 @@ TRAINED = (
         for file in (
             "block_fp.py", "blocks.py", "exact.h", "gpu_formats.py", "integer.py", "kernels.cpp",
             "kernels.cu", "kernels.py", "minifloat.py", "minifloat_ieee.py", "mxint.py",
-            "powers.py", "quantizer.py", "rounding.py",
+            "powers.py", "quantizer.py", "rounding.py", "together.py",
         )
     ),
 )  # fmt: skip

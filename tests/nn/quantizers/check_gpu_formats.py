@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from unittest import mock
 
 import torch
@@ -16,10 +17,13 @@ from format_cases import (
     same,
     with_rounding,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
+from chop.nn.quantized import training_step
 from chop.nn.quantizers import FP8, Integer, MXInt, Quantizer, gpu_formats, kernels
 from chop.nn.quantizers import quantizer as quantizer_module
+from chop.nn.quantizers.together import quantize_together
+from chop.passes import quantize_transform_pass
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 DEVICE = torch.device("cuda", 0)
@@ -82,6 +86,73 @@ def never(*tensors: Tensor) -> bool:
     return False
 
 
+def operands(dtype: torch.dtype, columns: int) -> list[Tensor]:
+    """An input, a weight and a bias, some of whose values are outside the range of a format."""
+    shapes = ((3, 5, columns), (7, columns), (7,))
+    return [(8 * torch.randn(s, device=DEVICE)).to(dtype).requires_grad_() for s in shapes]
+
+
+def check_operands_of_a_layer() -> int:
+    """One launch for all operands: values, gradients and second gradients of one at a time."""
+    count = 0
+    for quantizer in (q for q in ELEMENT_CASES + BLOCK_CASES if q.gpu_training is not None):
+        for dtype, columns in itertools.product(DTYPES, (96, 37)):
+            leaves = operands(dtype, columns)
+            found = quantize_together(tuple(leaves), (quantizer.gpu_training,) * 3)
+            if found is None:  # a bias shorter than a block
+                assert quantizer in BLOCK_CASES, label(quantizer)
+                leaves = operands(dtype, columns)[:2]
+                found = quantize_together(tuple(leaves), (quantizer.gpu_training,) * 2)
+            assert found is not None, label(quantizer)
+            expected = [quantizer(leaf) for leaf in leaves]
+            where = (label(quantizer), dtype, columns)
+            assert all(map(same, detached(found), detached(expected))), where
+            ours, theirs = (squared_gradients(values, leaves) for values in (found, expected))
+            assert all(map(same, ours, theirs)), where
+            count += len(leaves)
+    return count
+
+
+def squared_gradients(values: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
+    """First gradients of the sum of cubes, and the gradients of the sum of their squares."""
+    total = sum((y**3).sum() for y in values)
+    first = torch.autograd.grad(total, leaves, create_graph=True, retain_graph=True)
+    plain = torch.autograd.grad(total, leaves, retain_graph=True)
+    assert all(map(same, detached(first), plain))
+    second = torch.autograd.grad(sum((g**2).sum() for g in first), leaves)
+    return [*detached(first), *second]
+
+
+def detached(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors without their graph."""
+    return [tensor.detach() for tensor in tensors]
+
+
+def check_layers() -> int:
+    """Layers that train on a GPU use one launch, and give the same as one launch per operand."""
+    count = 0
+    for form, layer in itertools.product(("fixed8.4", "mxint8", "fp8_e4m3"), ("linear", "conv")):
+        torch.manual_seed(1)
+        model = nn.Linear(64, 32) if layer == "linear" else nn.Conv2d(3, 32, 3)
+        shape = (4, 64) if layer == "linear" else (2, 3, 8, 32)
+        rule = {"by": "type", "default": {"config": {"format": form}}}
+        net, _ = quantize_transform_pass(nn.Sequential(model).to(DEVICE), rule)
+        x = (4 * torch.randn(shape, device=DEVICE)).requires_grad_()
+        results = []
+        for is_joined in (True, False):
+            spy = mock.Mock(wraps=quantize_together if is_joined else lambda *rest: None)
+            with mock.patch.object(training_step, "quantize_together", spy):
+                y = net(x)
+            assert spy.call_count == 1
+            results.append(
+                [y.detach(), *torch.autograd.grad(y.square().sum(), (x, *net.parameters()))]
+            )
+        assert all(map(same, *results)), (form, layer)
+        assert all(g.abs().sum() > 0 for g in results[0])
+        count += 1
+    return count
+
+
 def check_operators() -> None:
     """What tracers see and torch.compile makes of it gives the same; the gradient is masked."""
     x = torch.randn(64, 256, device=DEVICE)
@@ -103,7 +174,7 @@ def check_operators() -> None:
 def main() -> None:
     torch.manual_seed(0)
     assert gpu_formats.is_usable(DEVICE), "the run-time compiler is missing"
-    count = check_values() + check_gradients()
+    count = check_values() + check_gradients() + check_operands_of_a_layer() + check_layers()
     check_operators()
     print(f"Number formats on the GPU: {count} tensors equal to the definitions.")  # noqa: T201
 

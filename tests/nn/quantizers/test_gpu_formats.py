@@ -13,7 +13,7 @@ from format_cases import BLOCK_CASES, DETERMINISTIC, ELEMENT_CASES, label, with_
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from chop.nn.quantizers import gpu_formats, kernels
-from chop.nn.quantizers.gpu_formats import LaunchSettings
+from chop.nn.quantizers.gpu_formats import KernelSettings, LaunchSettings
 
 PROGRAM = Path(__file__).with_name("check_gpu_formats.py")
 
@@ -62,7 +62,42 @@ def test_a_launch_has_threads_for_every_block(shape, block, vector, expected):
 
 
 def test_elements_need_no_more_threads_than_vectors():
-    assert gpu_formats._for_elements(torch.Size((3, 7)), 4) == LaunchSettings(4, 0, False, 6, (21,))
+    assert gpu_formats._for_elements(torch.Size((3, 7)), 4) == LaunchSettings(
+        4, 0, False, 6, (1, 21, 0, 0)
+    )
+
+
+FIXED, BLOCKS = KernelSettings(0, 0, 0, (1.0,), (-8.0, 7.0)), KernelSettings(4, 0, 32, (1.0,))
+
+
+@pytest.mark.parametrize(
+    "shapes, settings, expected",
+    [
+        (((5, 64), (64,)), (FIXED, FIXED), [(4, 0), (4, 0)]),
+        (((5, 64), (64,)), (FIXED, FIXED._replace(bounds=None)), None),  # flags for one of them
+        (((5, 64), (64,)), (FIXED, FIXED._replace(rounding=1)), None),
+        (((5, 64), (64,)), (FIXED, BLOCKS), None),
+        (((5, 64), (64,)), (BLOCKS, BLOCKS), [(4, 8), (4, 8)]),
+        (((5, 64), (37,)), (BLOCKS, BLOCKS), [(1, 32), (1, 32)]),  # one of them without vectors
+        (((5, 64), (64,)), (BLOCKS, BLOCKS._replace(block=64)), [(1, 32), (1, 32)]),
+        (((5, 64), (2,)), (BLOCKS, BLOCKS), None),  # shorter than a block
+    ],
+)
+def test_operands_of_a_layer_share_a_launch_if_one_kernel_fits_all(shapes, settings, expected):
+    sizes = tuple(map(torch.Size, shapes))
+    launches = gpu_formats.common_launches(sizes, 4, settings)
+    assert (launches and [launch[:2] for launch in launches]) == expected
+    joint = gpu_formats.joint_launch(torch.device("cuda", 0), torch.float32, sizes, settings)
+    assert (joint is None) is (expected is None)
+
+
+def test_flags_of_tensors_lie_side_by_side_at_aligned_places():
+    shapes = (torch.Size((3, 7)), torch.Size((5,)), torch.Size((16,)))
+    launch = gpu_formats.JointLaunch(torch.device("cuda", 0), torch.float32, shapes, (FIXED,) * 3)
+    assert launch.flag_starts == (0, 32, 48, 64)
+    parts = launch.split_flags(torch.arange(64))
+    assert [part.shape for part in parts] == list(shapes)
+    assert [part.flatten()[0].item() for part in parts] == [0, 32, 48]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only where torch has no CUDA device")

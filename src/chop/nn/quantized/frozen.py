@@ -108,7 +108,8 @@ def quantize_parameter(module: nn.Module, name: str, value: Tensor, quantizer: Q
 
 def forget(module: nn.Module) -> None:
     """Drop the entries of `module`."""
-    _CACHE.pop(module, None)
+    if _CACHE:
+        _CACHE.pop(module, None)
 
 
 def _is_frozen(value: Tensor, quantizer: Quantizer) -> bool:

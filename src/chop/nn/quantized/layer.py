@@ -31,6 +31,7 @@ from chop.nn.quantized.call_operands import (
 from chop.nn.quantized.frozen import forget, is_random, quantize_parameter
 from chop.nn.quantized.integer_calls import compute_integers, is_integer, with_gradient_of
 from chop.nn.quantized.layer_formats import shared_formats
+from chop.nn.quantized.training_step import rounded_together
 from chop.nn.quantizers import FORMATS, Quantizer
 from chop.nn.quantizers.codes import Floats, Tiles, same_bits, scales_of, tiles_of
 from chop.nn.quantizers.stored_scale import with_stored_scale, with_stored_scales
@@ -176,6 +177,10 @@ def _in_float(
     layer: QuantizedModule, compute: Compute, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Compute in floating point between the formats of the operands and of the result."""
+    together = rounded_together(layer, compute, args, kwargs)
+    if together is not None and compute.kernel is not None:
+        out = with_stored_scale(layer, DATA_OUT, layer.quantizers[DATA_OUT])
+        return quantize_value(compute.kernel(layer, *together), out)
     quantizers = with_stored_scales(layer, layer.quantizers)
     inputs, options = quantize_arguments(compute.inputs, quantizers, args, kwargs)
     if compute.kernel is None:

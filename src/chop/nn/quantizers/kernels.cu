@@ -4,8 +4,13 @@
 // Compiled at run time, once per set of: FORMAT (of `exact.h`), ROUNDING, STORED (how elements lie
 // in memory), VECTOR (elements that a thread takes at once; more than 1 where they are aligned),
 // LANES (threads for a block of the format; 0 where elements stand alone), IS_WHOLE (blocks have
-// a vector for each of their threads, no more and no less, and rows are made of such blocks), and
-// HAS_RANGE (elements alone: also write which of them are not in a range, for the gradient).
+// a vector for each of their threads, no more and no less, and rows are made of such blocks),
+// HAS_RANGE (elements alone: also write which of them are not in a range, for the gradient), and
+// TENSORS (of a launch; 1 unless given).
+
+#ifndef TENSORS
+#define TENSORS 1
+#endif
 
 namespace mase {
 
@@ -59,41 +64,82 @@ FUNCTION void store_mapped(Bits* to, Vector v, F f) {
 
 struct Parameters { float values[8]; };
 
+// One of the tensors of a launch; its threads start with the CUDA block number `first`. Elements
+// alone have one row. `outside` is null without a range.
+struct Tensor {
+  const Bits* x;
+  Bits* y;
+  bool* outside;
+  i64 first, rows, columns, block, across;
+  Parameters parameters;
+  float low, high;
+};
+
+struct Tensors { Tensor all[TENSORS]; };
+
+// The tensor of this thread.
+FUNCTION const Tensor& own(const Tensors& tensors) {
+  int i = TENSORS - 1;
+  while (i > 0 && blockIdx.x < tensors.all[i].first) --i;
+  return tensors.all[i];
+}
+
+// The number of this thread among those of its tensor.
+FUNCTION i64 own_thread(const Tensor& it) {
+  return (blockIdx.x - it.first) * blockDim.x + threadIdx.x;
+}
+
 #if LANES == 0
 
 #if HAS_RANGE
 
 struct __align__(VECTOR) Flags { bool elements[VECTOR]; };
 
-extern "C" __global__ void quantize(const Bits* __restrict__ x, Bits* __restrict__ y,
-                                    bool* __restrict__ outside, i64 n, Parameters parameters,
-                                    float low, float high) {
-  const FORMAT<ROUNDING> format(parameters.values);
+extern "C" __global__ void quantize(const __grid_constant__ Tensors tensors) {
+  const Tensor& it = own(tensors);
+  const FORMAT<ROUNDING> format(it.parameters.values);
+  const float low = it.low, high = it.high;
   const auto is_outside = [low, high](float value) { return !(value >= low && value <= high); };
-  const i64 first = (blockIdx.x * static_cast<i64>(blockDim.x) + threadIdx.x) * VECTOR;
+  const i64 first = own_thread(it) * VECTOR, n = it.columns;
   if (first + VECTOR <= n) {
-    const Vector v = load(x + first);
+    const Vector v = load(it.x + first);
     Flags flags;
 #pragma unroll
     for (int i = 0; i < VECTOR; ++i) flags.elements[i] = is_outside(STORED::read(v.elements[i]));
-    *reinterpret_cast<Flags*>(outside + first) = flags;
-    return store_mapped(y + first, v, format);
+    *reinterpret_cast<Flags*>(it.outside + first) = flags;
+    return store_mapped(it.y + first, v, format);
   }
   for (i64 i = first; i < n; ++i) {
-    const float value = STORED::read(x[i]);
-    outside[i] = is_outside(value);
-    y[i] = STORED::write(format(value));
+    const float value = STORED::read(it.x[i]);
+    it.outside[i] = is_outside(value);
+    it.y[i] = STORED::write(format(value));
   }
+}
+
+// The gradients `x` where the flags say that the value was in the range, else 0.
+extern "C" __global__ void clear_outside(const __grid_constant__ Tensors tensors) {
+  const Tensor& it = own(tensors);
+  const i64 first = own_thread(it) * VECTOR, n = it.columns;
+  if (first + VECTOR <= n) {
+    Vector v = load(it.x + first);
+    const Flags flags = *reinterpret_cast<const Flags*>(it.outside + first);
+#pragma unroll
+    for (int i = 0; i < VECTOR; ++i)
+      if (flags.elements[i]) v.elements[i] = 0;
+    *reinterpret_cast<Vector*>(it.y + first) = v;
+    return;
+  }
+  for (i64 i = first; i < n; ++i) it.y[i] = it.outside[i] ? Bits(0) : it.x[i];
 }
 
 #else
 
-extern "C" __global__ void quantize(const Bits* __restrict__ x, Bits* __restrict__ y, i64 n,
-                                    Parameters parameters) {
-  const FORMAT<ROUNDING> format(parameters.values);
-  const i64 first = (blockIdx.x * static_cast<i64>(blockDim.x) + threadIdx.x) * VECTOR;
-  if (first + VECTOR <= n) return store_mapped(y + first, load(x + first), format);
-  for (i64 i = first; i < n; ++i) y[i] = STORED::write(format(STORED::read(x[i])));
+extern "C" __global__ void quantize(const __grid_constant__ Tensors tensors) {
+  const Tensor& it = own(tensors);
+  const FORMAT<ROUNDING> format(it.parameters.values);
+  const i64 first = own_thread(it) * VECTOR, n = it.columns;
+  if (first + VECTOR <= n) return store_mapped(it.y + first, load(it.x + first), format);
+  for (i64 i = first; i < n; ++i) it.y[i] = STORED::write(format(STORED::read(it.x[i])));
 }
 
 #endif
@@ -130,22 +176,23 @@ struct Rule {
 
 // Blocks never cross a row; `across` of them are in one, the last of which may be shorter. Where
 // VECTOR is more than 1, it divides all lengths.
-extern "C" __global__ void quantize(const Bits* __restrict__ x, Bits* __restrict__ y, i64 rows,
-                                    i64 columns, i64 block, i64 across, Parameters parameters) {
-  const i64 thread = blockIdx.x * static_cast<i64>(blockDim.x) + threadIdx.x;
+extern "C" __global__ void quantize(const __grid_constant__ Tensors tensors) {
+  const Tensor& it = own(tensors);
+  const i64 thread = own_thread(it);
   const i64 index = thread / LANES;
-  if (index >= rows * across) return;
+  if (index >= it.rows * it.across) return;
 #if IS_WHOLE
-  const Vector v = load(x + thread * VECTOR);
-  store_mapped(y + thread * VECTOR, v, Rule(parameters, largest_of_lanes(largest_of(v))));
+  const Vector v = load(it.x + thread * VECTOR);
+  store_mapped(it.y + thread * VECTOR, v, Rule(it.parameters, largest_of_lanes(largest_of(v))));
 #else
-  const i64 row = index / across, column = (index - row * across) * block;
-  const i64 length = min(block, columns - column), first = threadIdx.x % LANES * VECTOR;
-  x += row * columns + column, y += row * columns + column;
+  const i64 row = index / it.across, column = (index - row * it.across) * it.block;
+  const i64 length = min(it.block, it.columns - column), first = threadIdx.x % LANES * VECTOR;
+  const Bits* x = it.x + row * it.columns + column;
+  Bits* y = it.y + row * it.columns + column;
   i32 largest = 0;
   for (i64 i = first; i < length; i += LANES * VECTOR)
     largest = max(largest, largest_of(load(x + i)));
-  const Rule rule(parameters, largest_of_lanes(largest));
+  const Rule rule(it.parameters, largest_of_lanes(largest));
   for (i64 i = first; i < length; i += LANES * VECTOR) store_mapped(y + i, load(x + i), rule);
 #endif
 }

@@ -73,10 +73,9 @@ class Kernel(NamedTuple):
         wide = (x if x.is_cuda else x.float()).contiguous()
         return torch.ops.mase.quantize(wide, *self.settings, self.parameters).to(x.dtype)
 
-    def run_with_gradient(self, x: Tensor, bounds: tuple[float, float] | None) -> Tensor:
-        """Return the values of `x` on a GPU; its gradient passes between `bounds`."""
-        settings = (*self.settings, self.parameters)
-        return gpu_formats.quantize_with_gradient(x.contiguous(), *settings, bounds)
+    def training_settings(self, bounds: tuple[float, float] | None) -> gpu_formats.KernelSettings:
+        """Return the settings of a launch on a GPU; the gradient passes between `bounds`."""
+        return gpu_formats.KernelSettings(*self.settings, self.parameters, bounds)
 
 
 def can_call(x: Tensor) -> bool:
@@ -107,7 +106,7 @@ def can_run(x: Tensor) -> bool:
 
 
 def can_train(x: Tensor) -> bool:
-    """Return True if `Kernel.run_with_gradient` accepts `x`: on a GPU, not under a tracer."""
+    """Return True if a GPU kernel with a gradient accepts `x`: not under a tracer."""
     return x.is_cuda and not torch.compiler.is_compiling() and can_run(x) and not is_traced(x)
 
 

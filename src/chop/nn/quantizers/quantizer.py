@@ -14,6 +14,7 @@ from torch import Tensor
 
 from chop.config import check_fields
 from chop.errors import ConfigError, RegistryError
+from chop.nn.quantizers.gpu_formats import KernelSettings, quantize_with_gradient
 from chop.nn.quantizers.kernels import Kernel, can_call, can_mask, can_run, can_train, mask
 from chop.nn.quantizers.rounding import Rounding, make_noise
 from chop.nn.quantizers.spelling import IN_FILE_NAMES, Stem, own_stem, resolve, spell
@@ -54,9 +55,9 @@ class Quantizer:
     aliases: ClassVar[tuple[str, ...]] = ()
     class_suffix: ClassVar[str]
     search_settings: ClassVar[Mapping[str, Any]] = {}
-    """Settings that a search tries by default; a list holds the choices."""
+    """KernelSettings that a search tries by default; a list holds the choices."""
     legacy: ClassVar[tuple[str, ...]] = ()
-    """Settings of older configs that `modern` translates or drops."""
+    """KernelSettings of older configs that `modern` translates or drops."""
 
     is_bypass: ClassVar[bool] = False
     """True for the format that changes nothing."""
@@ -215,22 +216,19 @@ class Quantizer:
             raise ConfigError(f"{self.name}: expected a tensor, got {type(x).__name__}.")
         if not (x.requires_grad and torch.is_grad_enabled()):
             return self._values(x)[0]
-        kernel = self._training_kernel if can_train(x) else None
-        if kernel is None:
+        settings = self.gpu_training if can_train(x) else None
+        if settings is None:
             return _StraightThrough.apply(x, self)
-        return kernel.run_with_gradient(x, self._constant_range)
+        return quantize_with_gradient(x.contiguous(), settings)
 
     @functools.cached_property
-    def _training_kernel(self) -> Kernel | None:
+    def gpu_training(self) -> KernelSettings | None:
         """Native code with a gradient on a GPU; the range must not depend on the tensor."""
         kernel, has_own_rule = self._kernel, type(self).clip_range is not Quantizer.clip_range
-        if kernel is None or has_own_rule:
+        if kernel is None or has_own_rule or self.is_stored:
             return None
-        return kernel if not kernel.block or self._constant_range is None else None
-
-    @functools.cached_property
-    def _constant_range(self) -> tuple[float, float] | None:
-        return None if self.ste == "identity" or self.range == EVERYWHERE else self.range
+        bounds = None if self.ste == "identity" or self.range == EVERYWHERE else self.range
+        return kernel.training_settings(bounds) if not kernel.block or bounds is None else None
 
     def _values(self, x: Tensor) -> tuple[Tensor, bool]:
         """Return the values, and True if all of `x` is known to be in the range."""
