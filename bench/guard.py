@@ -1,6 +1,6 @@
 """Compare the speed and memory of today's code with a baseline commit, side by side.
 
-    python bench/guard.py [--only WORDS] [--seconds S] [--list]
+    python bench/guard.py [--only WORDS] [--device cpu|cuda] [--seconds S] [--list]
 
 `make guard` calls it. The first line of bench/guard_baseline.txt is the commit; move it forward on
 purpose, with the reason in the commit message. Each further line, "ROW: REASON", names a row whose
@@ -8,7 +8,7 @@ results have changed on purpose since that commit; it is timed all the same. The
 lies in a worktree of git for the time of the run. Each row of guard_rows.py runs in one worker
 process per side, and the two take turns. A row fails if its results differ, or if new / old is
 above 1.10 by more than the noise, in two measurements.
-The table goes to bench/results/guard_<machine>.json.
+The table goes to bench/results/guard_<machine>.json, after each row, unless --only is given.
 """
 
 from __future__ import annotations
@@ -238,18 +238,22 @@ def options() -> argparse.Namespace:
     """Return the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="rows whose name has one of these, by commas")
+    parser.add_argument("--device", choices=_devices(), help="rows of one device only")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="measuring time of a row")
     parser.add_argument("--list", action="store_true", help="print the rows, run nothing")
     return parser.parse_args()
 
 
-def chosen_rows(only: str) -> list[tuple[str, str]]:
+def _devices() -> list[str]:
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+def chosen_rows(only: str, device: str | None) -> list[tuple[str, str]]:
     """Return the rows and devices to run here."""
-    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     parts = [part for part in only.split(",") if part]
     return [
         (name, device)
-        for device in devices
+        for device in ([device] if device else _devices())
         for name, row in ROWS.items()
         if device in row.devices and (not parts or any(part in name for part in parts))
     ]
@@ -261,10 +265,18 @@ def show(result: Result) -> None:
     print(f"{result.row} ({result.device}):{figures} {result.verdict}", flush=True)
 
 
+def _save(commit: str, changed: Mapping[str, str], results: list[Result]) -> None:
+    """Write the rows measured so far: nothing is lost if the run is stopped."""
+    machine = f"{platform.machine()}{'_cuda' if torch.cuda.is_available() else ''}"
+    rows = [asdict(result) for result in results]
+    record = {"baseline": commit, "changed": changed, "most": MOST, "rows": rows}
+    save(f"guard_{machine}", record)
+
+
 def main() -> int:
     """Compare all rows, print and save the table; return 1 if one is slower or wrong."""
     asked = options()
-    chosen = chosen_rows(asked.only)
+    chosen = chosen_rows(asked.only, asked.device)
     if asked.list or not chosen:
         print("\n".join(ROWS))
         return 0 if asked.list else 2
@@ -274,16 +286,9 @@ def main() -> int:
         for name, device in chosen:
             results.append(compare_row(name, device, {"old": old, "new": ROOT}, asked.seconds))
             show(results[-1])
+            if not asked.only:
+                _save(commit, changed, results)
     print(tabulate([asdict(result) for result in results], headers="keys", floatfmt=".3f"))
-    if not asked.only:
-        machine = f"{platform.machine()}{'_cuda' if torch.cuda.is_available() else ''}"
-        rows = [asdict(result) for result in results]
-        print(
-            save(
-                f"guard_{machine}",
-                {"baseline": commit, "changed": changed, "most": MOST, "rows": rows},
-            )
-        )
     failed = [result for result in results if result.is_failure]
     for result in failed:
         print(f"{result.row} ({result.device}): {result.verdict}")

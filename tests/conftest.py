@@ -4,6 +4,7 @@ import gc
 import itertools
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -26,6 +27,9 @@ settings.register_profile("any speed", deadline=None, suppress_health_check=[Hea
 settings.load_profile("any speed")
 # Simulators of tests run for less time than an optimising compiler takes.
 verilate._LEVELS.update(dict.fromkeys(("fast", "long"), verilate._LEVELS["quick"]))
+# Tests send SIGINT to programs, which inherit it ignored where the tests run under nohup.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 SEED = int(os.environ.get("MASE_TEST_SEED", "0"))

@@ -333,15 +333,6 @@ def test_a_time_limit_ends_the_search(tmp_path, monkeypatch):
     assert len(result.trials) == 3
 
 
-@pytest.fixture
-def interruptible():
-    """SIGINT interrupts, also where the tests were started with it ignored, as nohup does."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_search_and_its_trial_is_done_next_time(tmp_path):
     def evaluate(point, trial):
         if trial.number == 2 and not (tmp_path / "again").exists():
