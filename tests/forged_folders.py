@@ -8,7 +8,6 @@ import json
 import pickle
 import random
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import transformers
 from file_kinds import EQUAL, FAITHFUL, OTHER, WRONG_SHAPES, Forged, Kind
 from mutations import damaged, forged
 from safetensors.torch import save_file
+from scratch import new_folder
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from chop.dataset.tokenized import load_tokenizer
@@ -67,7 +67,7 @@ def valid(kind: str) -> Path:
     config = transformers.AutoConfig.for_model(kind, **SIZES[kind])
     from chop.models.tasks import auto_class
 
-    folder = Path(tempfile.mkdtemp(prefix="folders."))
+    folder = new_folder("folders.")
     auto_class(TASKS[kind]).from_config(config).save_pretrained(folder)
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Split(Regex(r"\s+|\w+"), "isolated")

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 import transformers
+from scratch import new_folder
 from torch import nn
 
 import chop
@@ -79,7 +79,7 @@ def valid() -> Path:
     graph, _ = passes.prune_transform_pass(graph, {"weight": weight})
     quantize = {"by": "name", "fc": {"config": LINEAR}}
     graph, _ = passes.quantize_transform_pass(graph, quantize)
-    path = Path(tempfile.mkdtemp(prefix="forgeries.")) / "model"
+    path = new_folder("forgeries.") / "model"
     graph.export(path)
     return path
 

@@ -23,6 +23,7 @@ import forgeries
 import numpy_reader
 import torch
 from file_kinds import EQUAL, FAITHFUL, OTHER, Executed, Forged, Kind
+from scratch import new_folder
 from torch import nn
 
 import chop.passes as passes
@@ -208,7 +209,7 @@ def packed() -> tuple[Path, dict[str, torch.Tensor]]:
     rules: dict[str, Any] = {f"{i}": {"config": config} for i, config in enumerate(formats)}
     passes.quantize_transform_pass(graph, {"by": "name", **rules})
     passes.prune_transform_pass(graph, {"weight": {"sparsity": 0.3, "scope": "local"}})
-    path = Path(tempfile.mkdtemp(prefix="packed.")) / "model"
+    path = new_folder("packed.") / "model"
     graph.export(path, save_format="packed")
     return path, MaseGraph.from_checkpoint(path).model.state_dict()
 
@@ -252,7 +253,7 @@ def _adapter() -> tuple[Any, Path]:
     )
     for parameter in tuned.model.parameters():
         nn.init.normal_(parameter)
-    folder = Path(tempfile.mkdtemp(prefix="adapter."))
+    folder = new_folder("adapter.")
     save_lora_adapter_interface_pass(tuned, {"path": folder})
     return plain, folder
 
@@ -392,7 +393,7 @@ def study_json(folder: Path, rng: random.Random) -> str:
 
 @functools.cache
 def _study_db() -> bytes:
-    folder = Path(tempfile.mkdtemp(prefix="study."))
+    folder = new_folder("study.")
     store = open_store(folder / "study.db")
     from optuna import create_study
     from optuna.distributions import IntDistribution

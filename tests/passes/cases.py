@@ -7,13 +7,12 @@ the pass twice is the same as once.
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from passes.graphs import BERT, CNN, MLP
+from scratch import new_folder
 from torch import nn
 
 from chop import MaseGraph
@@ -44,7 +43,7 @@ def _statistics(graph: MaseGraph) -> dict[str, Any]:
 
 def _adapter(graph: MaseGraph) -> dict[str, Any]:
     """A folder with an adapter for `graph`."""
-    folder = Path(tempfile.mkdtemp())
+    folder = new_folder()
     adapted, _ = PASSES["insert_lora_adapter_transform_pass"](copy.deepcopy(graph), {"rank": 2})
     PASSES["save_lora_adapter_interface_pass"](adapted, {"path": folder})
     return {"path": folder}
@@ -53,12 +52,12 @@ def _adapter(graph: MaseGraph) -> dict[str, Any]:
 def _saved_adapter(graph: MaseGraph) -> dict[str, Any]:
     """A folder for the adapter that `graph` gets."""
     PASSES["insert_lora_adapter_transform_pass"](graph, {"rank": 2})
-    return {"path": Path(tempfile.mkdtemp())}
+    return {"path": new_folder()}
 
 
 def _saved_metadata(graph: MaseGraph) -> dict[str, Any]:
     """A file with the metadata of `graph`."""
-    file = Path(tempfile.mkdtemp()) / "nodes.toml"
+    file = new_folder() / "nodes.toml"
     PASSES["save_node_meta_param_interface_pass"](graph, {"save_path": file})
     return {"load_path": file}
 
@@ -123,7 +122,7 @@ def _emitted(graph: MaseGraph) -> dict[str, Any]:
     _fixed(graph)
     if all("mase" in node.meta for node in graph.nodes):
         PASSES["add_hardware_metadata_analysis_pass"](graph)
-    return {"project_dir": Path(tempfile.mkdtemp())}
+    return {"project_dir": new_folder()}
 
 
 EMIT = PassCase(_emitted, models=(MLP,))
@@ -190,7 +189,7 @@ CASES: dict[str, PassCase] = {
     "save_lora_adapter_interface_pass": PassCase(_saved_adapter),
     "runtime_analysis_pass": PassCase(lambda graph: {"num_batches": 1, "num_warmup_batches": 0}),
     "save_node_meta_param_interface_pass": PassCase(
-        lambda graph: {"save_path": Path(tempfile.mkdtemp()) / "nodes.toml"}
+        lambda graph: {"save_path": new_folder() / "nodes.toml"}
     ),
     "load_node_meta_param_interface_pass": PassCase(_saved_metadata),
     "sensitivity_analysis_pass": PassCase(
