@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from sources import tree_of
 
 SOURCE = Path(__file__).parents[1] / "src"
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 60
@@ -59,7 +60,7 @@ def foreign(name: str, own: str) -> bool:
 
 @pytest.fixture(scope="module")
 def trees():
-    return {file: ast.parse(text) for file, text in TEXTS.items()}
+    return {file: tree_of(file) for file in TEXTS}
 
 
 def test_no_module_is_too_long():

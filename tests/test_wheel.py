@@ -83,6 +83,7 @@ def sdist(tracked, tmp_path_factory) -> Path:
     return next((copy / "dist").glob("masegraph-*.tar.gz"))
 
 
+@pytest.mark.slow
 def test_the_source_distribution_holds_tests_and_docs(sdist, tracked):
     with tarfile.open(sdist) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -167,7 +166,8 @@ def test_results_of_todays_code_are_not_measured_again(modules, tmp_path, monkey
         assert row.is_current() == is_current
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones():
-    command = [sys.executable, str(BENCH / "run.py"), "--only", "nope"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and "unknown: nope. Known: trace, graph" in done.stderr
+def test_an_unknown_name_is_refused_with_the_known_ones(modules, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run.py", "--only", "nope"])
+    with pytest.raises(SystemExit, match="2"):
+        modules[1].main()
+    assert "unknown: nope. Known: trace, graph" in capsys.readouterr().err

@@ -121,7 +121,7 @@ def test_weights_draw_the_fit_to_the_values_that_count():
     assert errors[1] < errors[0]
 
 
-@pytest.mark.parametrize("name", first_and_slow(BY_NAME, 2))
+@pytest.mark.parametrize("name", first_and_slow(BY_NAME))
 def test_a_model_is_written_and_read_with_the_values_of_the_file(name, tmp_path):
     mg = wide_llama()
     report = to_gguf(mg, tmp_path / "m.gguf", name)

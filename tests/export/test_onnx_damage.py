@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from covering import first_and_slow
 from mutations import damaged
 
 onnx = pytest.importorskip("onnx", reason="needs masegraph[export]")
@@ -30,7 +31,7 @@ def judged(path):
     return "read"
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", first_and_slow(range(2)))
 def test_random_damage_is_refused_by_name(part, tmp_path):
     data, path = model().SerializeToString(), tmp_path / "m.onnx"
     path.write_bytes(data)

@@ -207,6 +207,7 @@ def test_cocotb_notices_a_wrong_output(bench):
         run_cocotb(bench)
 
 
+@pytest.mark.slow
 @pytest.mark.sim("cocotb", "iverilog")
 def test_cocotb_that_cannot_start_is_an_error(bench):
     (bench / "test" / "test_top.py").write_text("raise RuntimeError('no bench')\n")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from format_cases import CASES, label
+from sources import tree_of
 
 from chop.errors import ConfigError, ExportError
 from chop.export.gguf_reader import FORMATS as GGUF_CONFIGS
@@ -39,29 +40,30 @@ def format_classes() -> set[str]:
 
 def switches(tree: ast.Module, names: set[str]) -> int:
     """Count `isinstance` and `issubclass` calls and class patterns that ask for these classes."""
+    nodes = list(ast.walk(tree))
     own = {
         alias.asname or alias.name
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and "quantizers" in (node.module or "")
         for alias in node.names
         if alias.name in names
     }
     asked = [
         node.args[1]
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Call)
         and getattr(node.func, "id", "") in ("isinstance", "issubclass")
     ]
-    asked += [node.cls for node in ast.walk(tree) if isinstance(node, ast.MatchClass)]
+    asked += [node.cls for node in nodes if isinstance(node, ast.MatchClass)]
     return sum(any(getattr(n, "id", "") in own for n in ast.walk(each)) for each in asked)
 
 
 def test_nothing_outside_the_formats_asks_for_their_class():
-    found = {}
+    found, classes = {}, format_classes()
     for file in sorted(SOURCE.glob("*/**/*.py")):
         place = str(file.relative_to(SOURCE))
         if not place.startswith("chop/nn/quantizers/"):
-            count = switches(ast.parse(file.read_text()), format_classes())
+            count = switches(tree_of(file), classes)
             found |= {place: count} if count else {}
     assert found == {place: count for place, (count, _) in MAY_SWITCH.items()}
 
