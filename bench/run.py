@@ -77,7 +77,8 @@ BENCHMARKS = [
     Benchmark("kernels_gpu", "kernels.py --device cuda", "kernels_cuda", ("gpu",)),
     Benchmark("generate_gpu", "generate.py decode --device cuda", "generate_cuda", ("gpu",),
               "decode"),
-    Benchmark("decode", "decode_cpu.py", "decode_cpu", ("other tool",)),
+    Benchmark("decode", "decode_cpu.py", "decode_cpu"),
+    Benchmark("decode_files", "decode_files.py --random", "decode_files", ("other tool",)),
     Benchmark("serve", "serve.py tiny --leak 10000 --kill", "serve", ("serve",), "tiny"),
     Benchmark("end_to_end", "end_to_end.py", "end_to_end_cpu"),
     Benchmark("end_to_end_gpu", "end_to_end.py --device cuda --data {data}/imdb"

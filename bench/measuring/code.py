@@ -48,6 +48,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "constant_digits": HARDWARE,
     "constant_weights": HARDWARE,
     "decode_cpu": ("chop/kernels", "chop/ir/graph"),
+    "decode_files": ("chop/kernels", "chop/ir/graph"),
     "end_to_end_cpu": (*PACKED, "chop/nn"),
     "end_to_end_cuda": (*PACKED, "chop/nn"),
     "export": ("chop/export", "chop/nn"),
