@@ -305,7 +305,7 @@ def test_places_that_cannot_be_are_refused(tmp_path):
     [
         ({"model_free": True}, r"give --format alone\."),
         ({"model_free": True, "format": "nvfp4", "bits": 4}, r"give --format alone, without bits"),
-        ({"ignore": ("x",)}, r"ignore, include and max_memory are options of --model-free"),
+        ({"ignore": ("x",)}, r"ignore and include are options of --model-free and --max-memory"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(options, words, source, tmp_path):
