@@ -237,16 +237,14 @@ def test_a_run_killed_at_random_moments_gives_the_same_folder(spill, tmp_path):
     subprocess.run([*words, str(tmp_path / "whole")], check=True, stdout=subprocess.DEVNULL)
     whole = time.monotonic() - started
     draw = torch.Generator().manual_seed(int(spill))
-    resumed = []
-    for _ in range(12):
+    for _ in range(6):
         wait = float(torch.rand((), generator=draw)) * whole * 0.6
         with subprocess.Popen(
             [*words, str(tmp_path / "cut"), *more], stdout=subprocess.PIPE, text=True
         ) as process:
             process.stdout.readline()
             try:
-                rest, _ = process.communicate(timeout=wait)
-                resumed.append(int(rest))
+                process.communicate(timeout=wait)
                 break
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)

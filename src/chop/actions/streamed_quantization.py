@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,6 +182,8 @@ class StreamReport:
     folder: ModelFreeReport
     layers_resumed: int = 0
     """Decoder layers that an earlier run had finished."""
+    layer_seconds: list[float] = field(default_factory=list)
+    """Seconds of each decoder layer of this run."""
     records: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -190,17 +193,19 @@ def quantize_stream(
     """Write the quantised folder to `out`; a killed run of the same request is resumed."""
     check_out(plan.folder, out)
     run = _LayerRun(plan, _work_folder(plan, out), progress or (lambda *_: None))
-    resumed = run.first_layer()
+    resumed, seconds = run.first_layer(), []
     if resumed < len(plan.modules):
         run.prepare(resumed)
         for number in range(resumed, len(plan.modules)):
+            start = time.monotonic()
             run.quantize(number)
+            seconds.append(time.monotonic() - start)
     tensors, records = run.finished()
     report = quantize_folder(plan.folder, out, calibrated=Calibrated(plan.fingerprint, tensors))
     remove_whole(run.work)
     if run.spill is not None:
         remove_whole(run.spill)
-    return StreamReport(report, resumed, records)
+    return StreamReport(report, resumed, seconds, records)
 
 
 def _work_folder(plan: StreamPlan, out: Path) -> Path:

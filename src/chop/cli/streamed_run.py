@@ -58,7 +58,11 @@ def run_streamed(config: Any, session: Session) -> dict[str, Any]:
         session.console.say(f"{report.layers_resumed} layers were finished already.")
     write_csv(session.folder / "layers.csv", report.records)
     record = record_of(report.folder, predicted.peak, session)
-    more = {"layers": report.records, "layers_resumed": report.layers_resumed}
+    more = {
+        "layers": report.records,
+        "layers_resumed": report.layers_resumed,
+        "layer_seconds": report.layer_seconds,
+    }
     return {**record, "method": list(config.method), **more}
 
 
