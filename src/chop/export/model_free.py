@@ -23,7 +23,7 @@ from torch import Tensor
 from chop.errors import ConfigError, ExportError
 from chop.export.compressed_schemes import Scheme, coded_weight, quantization_config
 from chop.export.exported_weights import Weight
-from chop.export.hf_folders import CONFIG, INDEX, TENSORS, shard_names
+from chop.export.hf_folders import CONFIG, INDEX, TENSORS, check_folder, shard_names
 from chop.export.safetensors_shards import (
     ShardWriter,
     StoredTensor,
@@ -164,8 +164,7 @@ def plan_folder(
     for option, patterns in (("ignore", ignore), ("include", include)):
         for pattern in patterns:
             check_pattern(pattern, option, ConfigError)
-    if not source.is_dir():
-        raise ExportError(f"{source}: no such folder.")
+    check_folder(source)
     config = read_json(source / CONFIG, ExportError)
     if not isinstance(config, dict):
         raise ExportError(f"{source / CONFIG}: expected a mapping.")
