@@ -30,6 +30,7 @@ from chop.cli.memory_limit import limit_bytes
 from chop.errors import ChopError, ConfigError, ExportError
 from chop.export import from_compressed_tensors, to_compressed_tensors
 from chop.export.model_free import GIB
+from chop.hub import local_folder
 from chop.nn.quantizers.formats import spelled_settings
 
 SIZES = {
@@ -96,12 +97,12 @@ def source(tmp_path_factory):
     return folder
 
 
-def in_memory(family, text, methods, options, data, path):
-    """The folder that the model in memory becomes with the same data and methods."""
+def in_memory(model, text, methods, options, data, path):
+    """The folder that a model in memory becomes with the same data and methods."""
     form, settings = spelled_settings(text, "format")
     weight = {f"weight_{key}": value for key, value in settings.items()}
     config = {"name": form.name, **weight, **WEIGHT_ALONE}
-    graph = MaseGraph(model_of(family), dummy_in={"input_ids": data[0]["input_ids"][:2, :16]})
+    graph = MaseGraph(model, dummy_in={"input_ids": data[0]["input_ids"][:2, :16]})
     rules = {"by": "regex_name", r"model\.layers\..*proj": {"config": config}}
     quantize_with_data(graph, rules, data, methods, options)
     to_compressed_tensors(graph, path, fallback="float")
@@ -131,10 +132,26 @@ def test_the_result_is_that_of_the_model_in_memory(name, source, tmp_path):
     report = quantize_stream(plan_stream(request, data), tmp_path / "out")
     assert len(report.folder.quantised) == 14 and not report.layers_resumed
     assert {row["method"] for row in report.records} == set(methods)
-    in_memory(family, text, methods, options, data, tmp_path / "memory")
+    in_memory(model_of(family), text, methods, options, data, tmp_path / "memory")
     assert_same(tmp_path / "out", tmp_path / "memory")
     left = [f.name for f in (tmp_path / "out").iterdir() if f.name.startswith(".")]
     assert left == []
+
+
+@pytest.mark.slow  # a trained model
+@pytest.mark.parametrize("methods", [("clip",), ("awq",)])
+def test_a_trained_model_gives_the_weights_of_the_model_in_memory(methods, tmp_path):
+    folder = local_folder("llama-imdb", "model")
+    if folder is None:
+        pytest.skip("set MASE_MODELS to a folder that holds 'llama-imdb'")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    data = batches(size=model.config.vocab_size, length=48)
+    quantize_stream(plan_stream(StreamRequest(folder, "mxint4", methods), data), tmp_path / "out")
+    in_memory(model.eval(), "mxint4", methods, {}, data, tmp_path / "memory")
+    ours, theirs = tensors_of(tmp_path / "out"), tensors_of(tmp_path / "memory")
+    coded = [name for name in theirs if ".layers." in name and "norm" not in name]
+    assert len(coded) == 6 * 7 * 3
+    assert [name for name in coded if not same_bytes(ours[name], theirs[name])] == []
 
 
 def test_every_method_is_streamed_or_refused_by_name(source):
