@@ -8,10 +8,11 @@ names another disk). Each job runs in a process of its own. There are two sectio
 
 - `--model-free`, one row for each format. The memory depends on the largest tensor, not on the
   number of layers. Its bound is two tensors of the largest size and 1 GiB.
-- `--method gptq --max-memory`, one row for each setting of GPTQ: `float` compares with the float
-  model and weighs rows by the loss, `equal` weighs rows equally, `rounded` also compares with the
-  rounded layers before, `published` is GPTQ as published. The activations are spilled. The bound is
-  two decoder layers, the activations and 1 GiB; the solver needs its share in addition.
+- `--method gptq --max-memory`, one row for each setting of `--gptq` (hours each at 8 B). `float`
+  compares with the float model and weighs rows by the loss, `equal` weighs rows equally, `rounded`
+  also compares with the rounded layers before, `published` is GPTQ as published. The activations
+  are spilled. The bound is two decoder layers, the activations and 1 GiB; the solver needs its
+  share in addition.
 
 The results go to bench/results/large.json.
 """
@@ -206,7 +207,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--shapes", choices=SHAPES, default="8b")
     parser.add_argument("--formats", nargs="*", default=["nvfp4", "mxfp4", "mxint4", "fp8_block"])
-    parser.add_argument("--gptq", nargs="*", choices=GPTQ, default=["published"])
+    parser.add_argument("--gptq", nargs="*", choices=GPTQ, default=[])
     parser.add_argument("--calibration-rows", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=512, help="in each calibration row")
     args = parser.parse_args()
