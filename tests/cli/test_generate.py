@@ -111,6 +111,13 @@ def test_a_checkpoint_with_a_cache_generates(mase, folder, tmp_path) -> None:
     assert ran.document["text"] == words_of(folder)
 
 
+def test_a_quantised_folder_generates_as_any_other(mase, folder) -> None:
+    assert mase(f"quantize {folder} --model-free --format mxint8/16 --out q8").code == 0
+    ran = mase("generate q8 --max-new-tokens 6 --out g --json", *PROMPT)
+    assert ran.code == 0, ran.err
+    assert "cache" not in ran.err and ran.document["new_tokens"] == 6
+
+
 def test_quantised_layers_stay_in_a_second_capture() -> None:
     widths = {"weight_width": 6, "data_in_width": 8, "bias_width": 8}
     config = {"linear": {"config": {"name": "mxint", **widths}}}

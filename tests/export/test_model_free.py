@@ -287,7 +287,9 @@ def test_requests_that_cannot_be_met_are_refused_in_words(name, tmp_path):
 
 
 def test_places_that_cannot_be_are_refused(tmp_path):
-    with pytest.raises(ExportError, match=r"gone: no such folder"):
+    with pytest.raises(
+        ExportError, match=r"gone: no such folder. A model .* Allowed: a folder with config"
+    ):
         plan_folder(tmp_path / "gone", parse_format("nvfp4"))
     save_folder(tmp_path / "m", ONE)
     with pytest.raises(ExportError, match=r"m: is the source. Give another folder"):
@@ -305,7 +307,7 @@ def test_places_that_cannot_be_are_refused(tmp_path):
     [
         ({"model_free": True}, r"give --format alone\."),
         ({"model_free": True, "format": "nvfp4", "bits": 4}, r"give --format alone, without bits"),
-        ({"ignore": ("x",)}, r"ignore, include and max_memory are options of --model-free"),
+        ({"ignore": ("x",)}, r"ignore and include are options of --model-free and --max-memory"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(options, words, source, tmp_path):

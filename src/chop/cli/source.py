@@ -248,7 +248,7 @@ def load_graph(options: ModelOptions, source: Source, data: Data | None = None) 
         assert source.model is not None, "a source has a model or a graph"
         graph = _trace(options, source, source.model.eval(), data)
     if data is not None:
-        _check_tokens(graph.model, data)
+        check_tokens(graph.model, data)
     if any("mase" not in node.meta for node in graph.nodes):
         graph, _ = init_metadata_analysis_pass(graph)
     graph, _ = add_common_metadata_analysis_pass(graph)
@@ -259,7 +259,7 @@ CHECKED_ROWS = 64
 """Number of rows whose tokens are checked."""
 
 
-def _check_tokens(model: nn.Module, data: Data) -> None:
+def check_tokens(model: nn.Module, data: Data) -> None:
     """Raise for tokens beyond the model's vocabulary: they are those of another model."""
     size = getattr(getattr(model, "config", None), "vocab_size", None)
     rows = [data.test[i] for i in range(min(CHECKED_ROWS, len(data.test)))]

@@ -17,7 +17,7 @@ from chop.cli.failures import SourceError, UsageError
 from chop.cli.session import Session
 from chop.cli.settings import read_assignment
 from chop.cli.shared_options import LanguageOptions
-from chop.cli.source import HUGGING_FACE, Source, find_source
+from chop.cli.source import CHECKPOINT, HUGGING_FACE, Source, find_source
 from chop.dataset.tokenized import load_tokenizer
 from chop.errors import ConfigError, DataError, TraceError
 from chop.hub import locate
@@ -109,13 +109,18 @@ def load_engine(
 
 
 def graph_with_cache(source: Source, dtype: torch.dtype | None, session: Session) -> MaseGraph:
-    """Return the model as a graph with a KV cache; a checkpoint without one is captured again."""
+    """Return the model as a graph with a KV cache; a graph without one is captured again.
+
+    Only the capture of a checkpoint is the user's own, and only it is mentioned.
+    """
     if source.graph is not None:
         if has_cache(source.graph.model):
             return source.graph
-        session.console.note(
-            f"model '{source.name}' was captured without its cache: it is captured again with one"
-        )
+        if source.kind == CHECKPOINT:
+            session.console.note(
+                f"model '{source.name}' was captured without its cache: it is captured again with "
+                "one"
+            )
         return captured_with_cache(source.graph, source.name)
     assert source.model is not None, "a source has a model or a graph"
     try:

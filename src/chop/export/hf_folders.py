@@ -122,10 +122,20 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
     write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
 
 
+def check_folder(folder: Path) -> None:
+    """Raise ExportError if there is no folder of transformers."""
+    if folder.is_dir():
+        return
+    has = "is a file" if folder.exists() else "no such folder"
+    raise ExportError(
+        f"{folder}: {has}. A model is looked for there as transformers saves it. Allowed: a folder "
+        f"with {CONFIG}, and with {TENSORS} or shards and {INDEX}."
+    )
+
+
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the config and the tensors of a folder."""
-    if not folder.is_dir():
-        raise ExportError(f"{folder}: no such folder.")
+    check_folder(folder)
     config = read_json(folder / CONFIG, ExportError)
     if not isinstance(config, dict):
         raise ExportError(f"{folder / CONFIG}: expected a mapping.")

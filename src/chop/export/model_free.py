@@ -23,7 +23,7 @@ from torch import Tensor
 from chop.errors import ConfigError, ExportError
 from chop.export.compressed_schemes import Scheme, coded_weight, quantization_config
 from chop.export.exported_weights import Weight
-from chop.export.hf_folders import CONFIG, INDEX, TENSORS, shard_names
+from chop.export.hf_folders import CONFIG, INDEX, TENSORS, check_folder, shard_names
 from chop.export.safetensors_shards import (
     ShardWriter,
     StoredTensor,
@@ -76,12 +76,33 @@ class ShardPlan:
     file: Path
     choices: tuple[TensorChoice, ...]
 
-    def fingerprint(self, form: Quantizer) -> str:
+    def fingerprint(self, form: Quantizer, calibration: str = "") -> str:
         """Return a text that changes with the source file and with the request."""
         stat = self.file.stat()
         chosen = [(c.tensor.name, c.tensor.shape, bool(c.reason)) for c in self.choices]
-        facts = repr((self.file.name, stat.st_size, stat.st_mtime_ns, str(form), chosen))
-        return hashlib.sha256(facts.encode()).hexdigest()
+        facts = (self.file.name, stat.st_size, stat.st_mtime_ns, str(form), chosen)
+        text = repr((*facts, calibration) if calibration else facts)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class FinishedTensor:
+    """A tensor of the source that calibration has rounded: the file and the names of its parts.
+
+    `scheme`: None for a tensor that stays a float, such as the weight of a norm.
+    """
+
+    file: Path
+    parts: tuple[str, ...]
+    scheme: Scheme | None = None
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Result of a calibration: a fingerprint of its request, and the finished tensors by name."""
+
+    fingerprint: str = ""
+    tensors: Mapping[str, FinishedTensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -143,8 +164,7 @@ def plan_folder(
     for option, patterns in (("ignore", ignore), ("include", include)):
         for pattern in patterns:
             check_pattern(pattern, option, ConfigError)
-    if not source.is_dir():
-        raise ExportError(f"{source}: no such folder.")
+    check_folder(source)
     config = read_json(source / CONFIG, ExportError)
     if not isinstance(config, dict):
         raise ExportError(f"{source / CONFIG}: expected a mapping.")
@@ -217,24 +237,36 @@ Progress = Callable[[str, int, int], None]
 """Called before each shard with its name, its number and the count."""
 
 
+def check_out(plan: ModelFreePlan, out: Path) -> None:
+    """Raise if the folder `out` is the source; make it if there is none."""
+    if out.resolve() == plan.source.resolve():
+        raise ExportError(f"{out}: is the source. Give another folder.")
+    make_folder(out)
+
+
 def quantize_folder(
-    plan: ModelFreePlan, out: Path, *, resident: int = 0, progress: Progress | None = None
+    plan: ModelFreePlan,
+    out: Path,
+    *,
+    resident: int = 0,
+    progress: Progress | None = None,
+    calibrated: Calibrated | None = None,
 ) -> ModelFreeReport:
     """Write the folder of a plan to `out`, and return a report.
 
     Shards have the names of the source. `config.json`, which makes the folder loadable, comes last.
+    `calibrated`: tensors that are finished; the others are rounded to the nearest value.
     """
-    if out.resolve() == plan.source.resolve():
-        raise ExportError(f"{out}: is the source. Give another folder.")
-    make_folder(out)
+    check_out(plan, out)
+    done = calibrated or Calibrated()
     report = ModelFreeReport(str(plan.form), plan.predicted_peak(resident))
     schemes: dict[str, Scheme] = {}
     for number, shard in enumerate(plan.shards, 1):
         if progress is not None:
             progress(shard.file.name, number, len(plan.shards))
-        stored = _finished(shard, plan.form, out)
+        stored = _finished(shard, plan.form, out, done.fingerprint)
         (report.written if stored is None else report.resumed).append(shard.file.name)
-        schemes |= _write_shard(shard, plan.form, out) if stored is None else stored
+        schemes |= _write_shard(shard, plan.form, out, done) if stored is None else stored
     for choice in plan.choices:
         if not choice.reason:
             report.quantised.append(choice.module)
@@ -247,51 +279,77 @@ def quantize_folder(
     return report
 
 
-def _finished(shard: ShardPlan, form: Quantizer, out: Path) -> dict[str, Scheme] | None:
+def _finished(
+    shard: ShardPlan, form: Quantizer, out: Path, calibration: str
+) -> dict[str, Scheme] | None:
     """Return the schemes of a shard that an earlier run of this request finished, else None."""
     file = out / shard.file.name
     if not file.is_file():
         return None
     record = json.loads(read_header(file).metadata.get(METADATA, "{}"))
-    if record.get("fingerprint") != shard.fingerprint(form):
+    if record.get("fingerprint") != shard.fingerprint(form, calibration):
         return None
-    return {name: _scheme(fields) for name, fields in record["schemes"].items()}
+    return {name: scheme_of(fields) for name, fields in record["schemes"].items()}
 
 
-def _scheme(fields: Mapping[str, Any]) -> Scheme:
+def scheme_of(fields: Mapping[str, Any]) -> Scheme:
+    """Return the scheme with these fields, as they are read from JSON."""
     tile = fields["block_structure"]
     return Scheme(**{**fields, "block_structure": None if tile is None else tuple(tile)})
 
 
-def _write_shard(shard: ShardPlan, form: Quantizer, out: Path) -> dict[str, Scheme]:
+def _write_shard(
+    shard: ShardPlan, form: Quantizer, out: Path, calibrated: Calibrated
+) -> dict[str, Scheme]:
     schemes: dict[str, Scheme] = {}
     with shard_writer(out / shard.file.name) as writer:
         for choice in shard.choices:
+            finished = calibrated.tensors.get(choice.tensor.name)
+            if finished is not None:
+                _copy_parts(finished, writer)
+                schemes |= {} if finished.scheme is None else {choice.module: finished.scheme}
+                continue
             with mapped_tensor(shard.file, choice.tensor.name) as tensor:
                 if choice.reason:
                     writer.add(choice.tensor.name, tensor)
                 else:
                     schemes[choice.module] = _write_coded(choice, tensor, form, writer)
         records = {name: dataclasses.asdict(scheme) for name, scheme in schemes.items()}
-        record = {"fingerprint": shard.fingerprint(form), "schemes": records}
+        fingerprint = shard.fingerprint(form, calibrated.fingerprint)
+        record = {"fingerprint": fingerprint, "schemes": records}
         writer.finish({"format": "pt", METADATA: json.dumps(record)})
     return schemes
+
+
+def _copy_parts(finished: FinishedTensor, writer: ShardWriter) -> None:
+    for name in finished.parts:
+        with mapped_tensor(finished.file, name) as part:
+            writer.add(name, part)
 
 
 def _write_coded(
     choice: TensorChoice, tensor: Tensor, form: Quantizer, writer: ShardWriter
 ) -> Scheme:
-    largest = _largest(tensor)
-    coded = _coded(tensor, form, largest) if math.isfinite(largest) else None
-    if coded is None:
-        why = "has no layout" if math.isfinite(largest) else "has values that are NaN or infinite"
-        raise ExportError(
-            f"tensor '{choice.tensor.name}': {why} in {form}. Give --ignore '{choice.module}'."
-        )
-    scheme, parts = coded
+    scheme, parts = coded_matrix(choice.tensor.name, tensor, form)
     for name, part in parts.items():
         writer.add(f"{choice.module}.{name}", part)
     return scheme
+
+
+def coded_matrix(
+    name: str, tensor: Tensor, form: Quantizer, scales: Tensor | None = None
+) -> tuple[Scheme, dict[str, Tensor]]:
+    """Return the scheme of a matrix and its parts; raise ExportError if there is none.
+
+    `scales`: those that a layer stores, of integers that have their scales from calibration.
+    """
+    largest = _largest(tensor)
+    coded = _coded(tensor, form, largest, scales) if math.isfinite(largest) else None
+    if coded is None:
+        why = "has no layout" if math.isfinite(largest) else "has values that are NaN or infinite"
+        module = name.rpartition(".")[0]
+        raise ExportError(f"tensor '{name}': {why} in {form}. Give --ignore '{module}'.")
+    return coded
 
 
 def _slices(tensor: Tensor, form: Quantizer) -> Iterator[Tensor]:
@@ -310,14 +368,16 @@ def _largest(tensor: Tensor) -> float:
 
 
 def _coded(
-    tensor: Tensor, form: Quantizer, largest: float
+    tensor: Tensor, form: Quantizer, largest: float, scales: Tensor | None = None
 ) -> tuple[Scheme, dict[str, Tensor]] | None:
     """Return a matrix in its scheme, rounded slice by slice; None if it has none."""
     whole = _bound(form, largest)
     parts: dict[str, list[Tensor]] = {}
-    scheme = None
+    scheme, first = None, 0
     for values in _slices(tensor, form):
-        coded = coded_weight(_rounded(values, whole), "packed", is_fixed=True)
+        own = scales if scales is None or scales.dim() == 0 else scales[first : first + len(values)]
+        first += len(values)
+        coded = coded_weight(_rounded(values, whole, own), "packed", is_fixed=True)
         if coded is None:
             return None
         scheme = coded[0]
@@ -346,7 +406,10 @@ def _bound(form: Quantizer, largest: float) -> Quantizer:
     return form
 
 
-def _rounded(values: Tensor, form: Quantizer) -> Weight:
+def _rounded(values: Tensor, form: Quantizer, stored: Tensor | None = None) -> Weight:
+    if stored is not None:  # the layer has rounded them
+        assert form.scaled is not None, f"{form} has no scale"
+        return Weight(values, form, scales_of(form.scaled, values, stored), is_linear=True)
     scale = scales_of(form.scaled, values) if form.scaled is not None else tiles_of(form, values)
     return Weight(form(values), form, scale, is_linear=True)
 

@@ -18,6 +18,7 @@ EXAMPLES = (
     "mase quantize out/train --format integer --width 8 --frac-width 4",
     "mase quantize out/train --dataset digits --fit --width 6 --qat-epochs 1 --evaluate",
     "mase quantize bert-tiny --set rules.linear.config.name=mxint",
+    "mase quantize ./llama-8b --bits 4 --method gptq --dataset text.txt --max-memory 16GB",
     "mase quantize ./llama-70b --model-free --format nvfp4 --out ./llama-70b-nvfp4",
     "mase quantize --config run.toml",
 )
@@ -89,14 +90,22 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     ] = False
     ignore: Annotated[
         tuple[str, ...],
-        "Modules that --model-free leaves as floats, as regular expressions, beside embeddings, "
-        "norms, heads and routers.",
+        "Modules that --model-free and --max-memory leave as floats, as regular expressions, in "
+        "addition to embeddings, norms, heads and routers.",
     ] = ()
     include: Annotated[
-        tuple[str, ...], "Modules that --model-free quantises although they are left by default."
+        tuple[str, ...],
+        "Modules that --model-free and --max-memory quantise although they are left by default.",
     ] = ()
     max_memory: Annotated[
-        float | None, "GiB that --model-free may use; it refuses what needs more."
+        str | float | None,
+        "Memory that the job may use, as 8GB, 500MB or a number of GiB. The job reads and writes a "
+        "Hugging Face folder one decoder layer at a time, or with --model-free one tensor at a "
+        "time. It predicts its peak, and refuses to start if it needs more.",
+    ] = None
+    spill: Annotated[
+        Path | None,
+        "Folder for the activations of --max-memory. Default: in memory.",
     ] = None
     rules: Annotated[
         dict[str, Any], "Arguments of quantize_transform_pass, in place of the flags."
@@ -146,16 +155,7 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
                 self.learn_scales and (self.observer is None or not self.qat_epochs),
                 "learn_scales trains what an observer chose: give --observer and --qat-epochs too.",
             ),
-            (
-                not self.model_free
-                and bool(self.ignore or self.include or self.max_memory is not None),
-                "ignore, include and max_memory are options of --model-free: give it too.",
-            ),
-            (
-                self.model_free and (self.format is None or bool(self._needs_model)),
-                "model_free rounds weights to the nearest value of a format: give --format alone"
-                + (f", without {', '.join(self._needs_model)}." if self._needs_model else "."),
-            ),
+            *self._folder_conflicts,
             (
                 self.calibration_rows < 1,
                 f"calibration_rows must be at least 1, got {self.calibration_rows}.",
@@ -165,13 +165,56 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
                 raise ConfigError(message)
 
     @property
+    def _folder_conflicts(self) -> list[tuple[bool, str]]:
+        """Conflicts among the options for folders that are not loaded, each with its message."""
+        return [
+            (
+                not self.model_free and not self.is_streamed and bool(self.ignore or self.include),
+                "ignore and include are options of --model-free and --max-memory: give one of "
+                "them too.",
+            ),
+            (
+                self.spill is not None and not self.is_streamed,
+                "spill is an option of --max-memory without --model-free: give --max-memory.",
+            ),
+            (
+                self.is_streamed and (bool(self._whole_model) or not self._has_one_format),
+                "max_memory takes one format for all weights: give --format, or --bits 4 or 8"
+                + (f", without {', '.join(self._whole_model)}." if self._whole_model else "."),
+            ),
+            (
+                self.model_free and (self.format is None or bool(self._needs_model)),
+                "model_free rounds weights to the nearest value of a format: give --format alone"
+                + (f", without {', '.join(self._needs_model)}." if self._needs_model else "."),
+            ),
+        ]
+
+    @property
     def _needs_model(self) -> list[str]:
         """Options in use that need a model or data."""
+        with_data = self._changed("bits", "for_", "method", "dataset")
+        return [*with_data, *self._whole_model]
+
+    @property
+    def _whole_model(self) -> list[str]:
+        """Options in use that need the whole model in memory."""
+        formats = self._changed("width", "frac_width", "type", "fit", "widths", "observer")
+        training = self._changed("evaluate", "qat_epochs", "learn_scales", "keep_floats")
+        return [*formats, *training, *["rules"] * bool(self.rules)]
+
+    def _changed(self, *names: str) -> list[str]:
+        """Return those of the options that have another value than their default."""
         defaults = {f.name: f.default for f in fields(self)}
-        names = ("width", "frac_width", "type", "fit", "bits", "for_", "method", "observer")
-        more = ("dataset", "evaluate", "qat_epochs", "learn_scales", "keep_floats")
-        changed = [n for n in (*names, *more) if getattr(self, n) != defaults[n]]
-        return [n.rstrip("_") for n in changed] + ["rules"] * bool(self.rules)
+        return [n.rstrip("_") for n in names if getattr(self, n) != defaults[n]]
+
+    @property
+    def _has_one_format(self) -> bool:
+        return self.format is not None if self.bits is None else self.bits in (4, 8)
+
+    @property
+    def is_streamed(self) -> bool:
+        """True if the decoder layers are quantised one at a time, from and to a folder."""
+        return self.max_memory is not None and not self.model_free
 
     @property
     def is_average(self) -> bool:
@@ -198,6 +241,10 @@ def run(config: QuantizeConfig, session: Session) -> dict[str, Any]:
 
         return run_model_free(config, session)
     _check_dataset(config)
+    if config.is_streamed:
+        from chop.cli.streamed_run import run_streamed
+
+        return run_streamed(config, session)
     from chop.actions.records import write_csv
     from chop.actions.weighted_layers import left_in_float
     from chop.cli.before_and_after import Compression, compress

@@ -1,5 +1,8 @@
 """Sums over layers' inputs: shared by calls that read one value, and by no others."""
 
+import functools
+import operator
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +11,7 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import PassError
 from chop.passes.prune.calibrated import InputProducts
-from chop.passes.ptq.observe.input_sums import InputStatistics
+from chop.passes.ptq.observe.input_sums import InputStatistics, sums_of
 from chop.passes.ptq.observe.layerwise_run import LayerwiseRun, PairedRun
 
 INT4 = {"name": "scale_integer", "weight_width": 4, "data_in_width": "NA", "bias_width": "NA"}
@@ -127,3 +130,18 @@ def test_gptq_rounds_a_layer_that_is_called_on_several_row_counts(rows, target):
     args = {"data": shared_batches(), "rows": rows, "target": target}
     _, info = passes.gptq_transform_pass(graph, args)
     assert [row["module"] for row in info["layers"]] == ["shared", "between", "head"]
+
+
+def test_sums_that_reuse_their_matrices_are_the_same():
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randn(20, 6, generator=generator) for _ in range(6)]
+
+    def parts():
+        return [sums_of(a, b) for a, b in zip(rows[:3], rows[3:], strict=True)]
+
+    plain = functools.reduce(operator.add, parts())
+    reused = functools.reduce(operator.iadd, parts())
+    for name in ("hessian", "drift", "total", "total_before", "rows"):
+        for a, b in ((plain, reused), *zip(plain.halves, reused.halves, strict=True)):
+            assert torch.equal(torch.as_tensor(getattr(a, name)), torch.as_tensor(getattr(b, name)))
+    assert torch.equal(plain.held_back.hessian, reused.held_back.hessian)

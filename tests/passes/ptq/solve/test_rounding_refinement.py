@@ -9,7 +9,7 @@ from torch import nn
 
 from chop import MaseGraph
 from chop.errors import ConfigError
-from chop.nn.quantizers import ScaleInteger
+from chop.nn.quantizers import ScaleInteger, parse_format
 from chop.nn.quantizers.stored_scale import ScaledInteger
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
@@ -195,3 +195,14 @@ def test_a_negative_number_of_rounds_is_told():
     graph = MaseGraph(deep(), dummy_in=torch.randn(2, 32))
     with pytest.raises(ConfigError, match=r"gptq.rounds: must be 0 or more, got -1"):
         gptq_transform_pass(copy.deepcopy(graph), {"data": [torch.randn(2, 32)], "rounds": -1})
+
+
+@pytest.mark.parametrize("text", ["mxint4", "int4/32", "int4/channel", "nvfp4", "mxfp4"])
+def test_ranges_of_slices_are_those_of_the_whole(text, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(50, 64, generator=generator).double()
+    grid = weight_grid(parse_format(text), weight, "test")
+    importance = torch.rand(64, generator=generator).double()
+    whole = grid.chosen_range(weight, importance)
+    monkeypatch.setattr("chop.passes.ptq.solve.weight_grid.AT_ONCE", 64 * 7)
+    assert torch.equal(grid.chosen_range(weight, importance), whole)

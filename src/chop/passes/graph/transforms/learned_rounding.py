@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
+from chop.passes.ptq.observe.carried_batch import changed_inputs
 from chop.passes.ptq.observe.held_back import (
     KEPT,
     METHOD,
@@ -101,7 +102,7 @@ def learned_rounding_transform_pass(graph: MaseGraph, args: LearnedRoundingArgs)
     layers = layers_with_own_weights(graph, "learned_rounding")
     where = "learned_rounding.data"
     batches = calibration_batches(args.data, args.num_samples, where)
-    stages = list(blocks(graph, layers, args.layers_per_block))
+    stages = list(blocks(graph, layers, args.layers_per_block, changed_inputs(batches)))
     weights: dict[nn.Module, nn.Parameter] = {layer: stored_weight(layer) for _, layer in layers}
     checkpoints = layer_checkpoints(args.keep, graph, batches, args, "learned_rounding")
     if args.start == "gptq":
@@ -245,12 +246,18 @@ class Block:
 
 
 def blocks(
-    graph: MaseGraph, layers: Sequence[tuple[fx.Node, QuantizedModule]], least: int
+    graph: MaseGraph,
+    layers: Sequence[tuple[fx.Node, QuantizedModule]],
+    least: int,
+    inputs: Collection[str] = (),
 ) -> Iterator[Block]:
-    """Yield the graph from its first to its last of `layers`, in blocks of at least `least`."""
+    """Yield the graph from its first to its last of `layers`, in blocks of at least `least`.
+
+    `inputs`: names of the graph's inputs that depend on quantised layers of another graph.
+    """
     nodes = list(graph.fx_graph.nodes)
     by_node = dict(layers)
-    changed = _changed(nodes, by_node)
+    changed = _changed(nodes, by_node, inputs)
     place = {node: i for i, node in enumerate(nodes)}
     last = {node: max((place[user] for user in node.users), default=-1) for node in nodes}
     alive: list[fx.Node] = []
@@ -265,9 +272,12 @@ def blocks(
             start, inside = i + 1, []
 
 
-def _changed(nodes: Sequence[fx.Node], layers: Mapping[fx.Node, object]) -> set[fx.Node]:
+def _changed(
+    nodes: Sequence[fx.Node], layers: Mapping[fx.Node, object], inputs: Collection[str]
+) -> set[fx.Node]:
     """Return the layers, their operands and everything that depends on them but sizes and types."""
     changed = {source for node in layers for source in node.all_input_nodes}.union(layers)
+    changed |= {node for node in nodes if node.op == "placeholder" and node.target in inputs}
     for node in nodes:
         op = None if node.op == "output" else find_op(node)
         reads_facts = op is not None and op.dims == FACTS

@@ -27,6 +27,7 @@ from chop.ir.node_arguments import tensors_in
 from chop.ir.trace.environment import evaluation_mode
 from chop.log import get_logger, log_step
 from chop.nn.quantizers import Quantizer
+from chop.passes.ptq.observe.carried_batch import CarriedBatch
 from chop.passes.ptq.observe.layer_inputs import groups_of, sample_rows
 from chop.passes.ptq.observe.layerwise_run import formats_off, own, running
 from chop.passes.rewrite.propagate import bind_inputs, undisturbed
@@ -239,8 +240,12 @@ def row_importances(
 ) -> Importances:
     """Return the weights of each layer's rows, by one forward and backward run without formats.
 
-    None for a layer that was not run, or whose outputs have no gradient.
+    None for a layer that was not run, or whose outputs have no gradient. Batches that enter the
+    model in the middle bring the weights with them.
     """
+    if all(isinstance(batch, CarriedBatch) for batch in batches):
+        brought = [batch.importances or {} for batch in batches]
+        return {node: [each.get(str(node.target)) for each in brought] for node in layers}
     watches = {node: RowWatch() for node in layers}
     draw = torch.Generator().manual_seed(0)
     with ExitStack() as stack:
@@ -254,17 +259,17 @@ def row_importances(
             log_step(logger, "importance of rows: batch", number + 1, len(batches))
             with running(where, number):
                 inputs = {k: own(v) for k, v in bind_inputs(graph, batch, where).items()}
-                loss = _loss(model(**inputs), draw)
+                loss = importance_loss(model(**inputs), draw)
             if not loss.requires_grad:
                 logger.info("%s: no gradient reaches the layers, all rows count the same.", where)
                 return {}
             loss.backward()  # type: ignore[no-untyped-call]
             for watch in watches.values():
                 watch.end_batch()
-    return {node: _shared_out(watch.batches) for node, watch in watches.items()}
+    return {node: shared_out(watch.batches) for node, watch in watches.items()}
 
 
-def _loss(result: Any, draw: torch.Generator) -> Tensor:
+def importance_loss(result: Any, draw: torch.Generator) -> Tensor:
     """Return the function whose squared gradients are the loss of a small error."""
     if isinstance(result, Mapping) and "logits" in result:
         return surprise(result["logits"], draw)
@@ -298,7 +303,7 @@ class RowWatch:
         self.calls, self.is_reached = [], False
 
 
-def _shared_out(batches: Sequence[Tensor | None]) -> list[Tensor | None]:
+def shared_out(batches: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Divide squared gradients by their mean, and mix in the equal share."""
     present = [b for b in batches if b is not None]
     count = sum(b.numel() for b in present)

@@ -54,6 +54,22 @@ class InputSums:
             functools.reduce(operator.add, held_back) if held_back else None,
         )
 
+    def __iadd__(self, other: InputSums) -> InputSums:
+        """Return the sums over the rows of both; the matrices of `self` are reused for them."""
+        halves = tuple(a.__iadd__(b) for a, b in zip(self.halves, other.halves, strict=True))
+        held_back = self.held_back
+        if held_back is not None and other.held_back is not None:
+            held_back += other.held_back
+        return InputSums(
+            self.hessian.add_(other.hessian),
+            self.drift.add_(other.drift),
+            self.total + other.total,
+            self.total_before + other.total_before,
+            self.rows + other.rows,
+            halves,
+            other.held_back if held_back is None else held_back,
+        )
+
     @property
     def split(self) -> RowSplit[InputSums]:
         """The sums over the fitted rows, the held-back rows and all rows."""
@@ -90,7 +106,8 @@ class SharedSums(ABC, Generic[S]):
         """Return the sums at `node`, which calls `layer`, given all current layers before it."""
         key = self.key(node, layer)
         if self._last is None or self._last[0] != key:
-            self._last = (key, functools.reduce(operator.add, self.batches(node, layer)))
+            self._last = None  # its memory is free before the next sums need it
+            self._last = (key, functools.reduce(operator.iadd, self.batches(node, layer)))
         return self._last[1]
 
     def key(self, node: fx.Node, layer: nn.Module) -> tuple[Any, ...]:
@@ -102,7 +119,7 @@ class SharedSums(ABC, Generic[S]):
 
     @abstractmethod
     def batches(self, node: fx.Node, layer: nn.Module) -> Iterator[S]:
-        """Yield the sums over each batch of the calibration data."""
+        """Yield the sums over each batch of the calibration data; the first is added to."""
 
 
 class InputStatistics(SharedSums[InputSums]):

@@ -22,9 +22,11 @@ from torch import Tensor, fx, nn
 from chop.errors import ChopError, ConfigError, PassError
 from chop.ir.graph import MaseGraph
 from chop.ir.node_arguments import tensors_in
+from chop.ir.trace.effects import is_mutation
 from chop.nn.modules.masked import stored_weight
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass
+from chop.passes.ptq.observe.carried_batch import CarriedBatch, reference_of, values_of
 from chop.passes.rewrite.propagate import bind_inputs, undisturbed
 
 
@@ -46,11 +48,7 @@ class LayerwiseRun:
             self._last_use.setdefault(last, []).append(node)
         self._position = 0
         self._where = where
-        inputs = [node for node in self.nodes if node.op == "placeholder"]
-        self._values: list[dict[fx.Node, Any]] = [
-            {node: own(values[str(node.target)]) for node in inputs}
-            for values in (bind_inputs(graph, batch, where) for batch in batches)
-        ]
+        self._values = [values_of(batch, self._inputs(batch)) for batch in batches]
         if not self._values:
             raise ConfigError(f"{where}: no batch was given. Give at least one.")
         self._context = contextlib.ExitStack()
@@ -61,14 +59,26 @@ class LayerwiseRun:
 
     def __exit__(self, *error: Any) -> None:
         self._context.close()
+        for stored in self._values:
+            stored.close()
         self._values = []
+
+    def _inputs(self, batch: Any) -> dict[fx.Node, Any]:
+        """Return the values of the placeholders; they are copied unless nothing writes to them."""
+        values = bind_inputs(self.graph, batch, self._where)
+        is_shared = isinstance(batch, CarriedBatch) and not any(map(is_mutation, self.nodes))
+        return {
+            node: values[str(node.target)] if is_shared else own(values[str(node.target)])
+            for node in self.nodes
+            if node.op == "placeholder"
+        }
 
     def operands(self, node: fx.Node) -> Iterator[Tensor]:
         """Run up to `node`, then yield its first operand for each batch."""
         self.advance(node)
         source = _source(node)
-        for values in self._values:
-            yield values[source]
+        for stored in self._values:
+            yield stored.read()[source]
 
     def operands_of_calls(self, calls: Sequence[fx.Node]) -> Iterator[list[Tensor]]:
         """Run up to the first of `calls`, then yield the first operand of each, batch by batch.
@@ -77,43 +87,46 @@ class LayerwiseRun:
         """
         self.advance(calls[0])
         sources = [_source(node) for node in calls]
-        for batch, values in enumerate(self._values):
+        for batch, stored in enumerate(self._values):
             is_one = len(calls) == 1  # needs no run, and no copy of the values
-            yield [values[sources[0]]] if is_one else self.replay(batch, calls[-1], sources)
+            yield [stored.read()[sources[0]]] if is_one else self.replay(batch, calls[-1], sources)
 
     def arguments(self, node: fx.Node) -> Iterator[tuple[Any, Any]]:
         """Run up to `node`, then yield its args and kwargs for each batch."""
         self.advance(node)
-        for values in self._values:
-            yield fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+        for stored in self._values:
+            yield fx.node.map_arg((node.args, node.kwargs), stored.read().__getitem__)
 
     def advance(self, to: fx.Node) -> None:
         """Run every batch up to but excluding `to`."""
         end = self._place[to]
         stretch = self.nodes[self._position : end]
         if stretch:
-            for number, values in enumerate(self._values):
+            for number, stored in enumerate(self._values):
+                values = stored.read()
                 with running(self._where, number):
                     self._run(stretch, values)
+                stored.write(values)
             self._position = end
 
     def replay(self, batch: int, end: fx.Node, results: Sequence[fx.Node]) -> list[Any]:
         """Return `results` on one batch, run from here to `end`; the run itself does not move."""
-        values = {node: own(value) for node, value in self._values[batch].items()}
+        values = {node: own(value) for node, value in self._values[batch].read().items()}
         stretch = self.nodes[self._position : self._place[end]]
         self._run(stretch, values, results)
         return [values[node] for node in results]
 
     def values(self, batch: int, nodes: Sequence[fx.Node]) -> list[Any]:
         """Return values on one batch, of nodes that are still to be read."""
-        return [self._values[batch][node] for node in nodes]
+        values = self._values[batch].read()
+        return [values[node] for node in nodes]
 
     def results(self) -> Iterator[Any]:
         """Run to the end and yield the model's result for each batch."""
         output = self.nodes[-1]
         self.advance(output)
-        for values in self._values:
-            yield fx.node.map_arg(output.args[0], values.__getitem__)
+        for stored in self._values:
+            yield fx.node.map_arg(output.args[0], stored.read().__getitem__)
 
     def _run(
         self, stretch: Sequence[fx.Node], values: dict[fx.Node, Any], keeps: Sequence[fx.Node] = ()
@@ -133,8 +146,8 @@ class LayerwiseRun:
         """Bytes of all stored values, over all batches."""
         storages = {
             t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
-            for values in self._values
-            for value in values.values()
+            for stored in self._values
+            for value in stored.read().values()
             for t in tensors_in(value)
         }
         return sum(storages.values())
@@ -179,7 +192,7 @@ class PairedRun:
         batches = list(batches)
         self.graph = graph
         self.now = LayerwiseRun(graph, batches, where)
-        self.before = LayerwiseRun(graph, batches, where)
+        self.before = LayerwiseRun(graph, [reference_of(batch) for batch in batches], where)
         self._context = contextlib.ExitStack()
         called = Counter(str(n.target) for n in graph.fx_graph.nodes if n.op == "call_module")
         several = [graph.model.get_submodule(target) for target, n in called.items() if n > 1]
@@ -200,9 +213,11 @@ class PairedRun:
     ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
         """Yield the first operands of `calls` for each batch, with and without formats."""
         self.advance_before(calls[0])
-        with self._without_changes():
-            before = list(self.before.operands_of_calls(calls))
-        yield from zip(self.now.operands_of_calls(calls), before, strict=True)
+        references = self.before.operands_of_calls(calls)
+        for now in self.now.operands_of_calls(calls):
+            with self._without_changes():
+                before = next(references)
+            yield now, before
 
     def remember(self, layer: nn.Module) -> None:
         """Store the original weight of `layer`, which may change afterwards."""

@@ -58,10 +58,13 @@ def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
         lifted = hessian.clone()
         lifted.diagonal().add_(damping * mean)
         lower, info = torch.linalg.cholesky_ex(lifted)
+        del lifted  # each of these is as large as H
         if int(info) == 0:
             inverse = torch.cholesky_inverse(lower)
+            del lower
             upper: Tensor
             upper, info = torch.linalg.cholesky_ex(inverse, upper=True)
+            del inverse
             if int(info) == 0:
                 return upper
         damping = max(10 * damping, 1e-8)
@@ -88,7 +91,7 @@ def rounded_with_feedback(
     ranges = grid.chosen_range(weight, importance)
     if by_importance:
         order = importance.argsort(descending=True, stable=True)
-    factor = inverse_factor(hessian[order][:, order], damping)
+    factor = inverse_factor(hessian[order[:, None], order], damping)
     work = weight[:, order].clone()
     group, column_of = grid.groups[order].tolist(), order.tolist()
     begun = set(group) if by_importance or grid.is_whole or not grid.has_range else set()

@@ -19,6 +19,8 @@ from chop.nn.quantizers.scale_integer import SMALLEST_SCALE
 INTEGER_CLIPS = tuple(1.0 - 0.02 * i for i in range(30))
 POWER_CLIPS = (1.0, 2.0, 0.5, 0.25)
 """Ranges to try, relative to the largest magnitude; powers of two differ only by doubling."""
+AT_ONCE = 1 << 21
+"""Elements of a weight whose ranges are searched at a time: each needs about 100 bytes."""
 MOST_ROUNDINGS = 3
 """Roundings after which real scales that are measured again no longer change."""
 
@@ -104,6 +106,12 @@ class WeightGrid:
         `importance` weights the squared error of each column. Integers with one more value below
         zero than above (`narrow = false`) may be mirrored: their range is then negative.
         """
+        if self.shares_rows or not self.has_range:
+            return self._chosen(weight, importance)
+        rows = max(AT_ONCE // max(weight.shape[1], 1), 1)
+        return torch.cat([self._chosen(part, importance) for part in torch.split(weight, rows)])
+
+    def _chosen(self, weight: Tensor, importance: Tensor) -> Tensor:
         largest = self.largest(weight)
         if not self.has_range:
             return largest

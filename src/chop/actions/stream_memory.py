@@ -1,0 +1,191 @@
+"""Prediction of the peak memory of a quantisation layer by layer.
+
+The peak is the largest of the phases: the importance of rows, which needs the head of the model and
+the gradients of one layer, and the calibration of a layer. Each phase adds up what it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from chop.actions.decoder_stream import DecoderStream
+from chop.actions.streamed_quantization import NOW, Batch, StreamPlan, StreamRequest
+from chop.errors import ConfigError
+from chop.export.model_free import GIB
+
+FLOAT_BYTES, DOUBLE_BYTES = 4, 8
+SUMS = {True: 8, False: 2}
+"""Matrices of (columns, columns) that the sums over inputs hold, with and without the float model:
+the products and the drift of two halves, of both, and of the rows that are held back."""
+SOLVER_SQUARES = {True: 6, False: 4}
+"""Further such matrices while a weight is rounded: all rows, and the factor of the inverse."""
+SOLVER_WEIGHTS = 10
+"""Copies of a weight in double precision while it is rounded, measured."""
+SLICE_BYTES = 256 << 20
+"""Memory of a search of ranges, and of packing, slice by slice, measured."""
+SCORES = 6
+"""Copies of the scores of a batch while the loss and its gradient are computed, measured."""
+SAVED = 3
+"""Values saved for the gradient of a layer, relative to the outputs of its matrices."""
+
+
+@dataclass(frozen=True)
+class DataSize:
+    """Size of calibration data: tokens in all batches and in the largest batch."""
+
+    tokens: int
+    largest: int
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> DataSize:
+        """Return the size of batches whose rows are tokens."""
+        counts = [max(t.numel() for t in _tensors(batch)) for batch in batches]
+        return cls(sum(counts), max(counts))
+
+
+def _tensors(batch: Mapping[str, Any]) -> list[Tensor]:
+    return [value for value in batch.values() if isinstance(value, Tensor)]
+
+
+@dataclass(frozen=True)
+class MemoryPrediction:
+    """Predicted memory in bytes, by part; `peak` is the largest phase."""
+
+    resident: int
+    layers: int
+    activations: int
+    solver: int
+    importance: int
+
+    @property
+    def peak(self) -> int:
+        """Peak of the process."""
+        calibration = self.layers + self.activations + self.solver
+        return self.resident + max(calibration, self.importance)
+
+    def __str__(self) -> str:
+        parts = {
+            "process": self.resident,
+            "two decoder layers": self.layers,
+            "activations": self.activations,
+            "solver": self.solver,
+        }
+        listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
+        rows = f"importance of rows {self.importance / GIB:.2f}"
+        return f"{self.peak / GIB:.2f} GiB ({listed}; {rows})"
+
+
+def predict(plan: StreamPlan, resident: int) -> MemoryPrediction:
+    """Return the predicted peak of a process that has `resident` bytes now."""
+    return _predict(plan.request, plan.stream, DataSize.of(plan.batches), resident)
+
+
+def _predict(
+    request: StreamRequest, stream: DecoderStream, data: DataSize, resident: int
+) -> MemoryPrediction:
+    layer = max(range(len(stream.layers)), key=stream.layer_bytes)
+    shapes = [m.weight.shape for m in stream.layers[layer].modules() if isinstance(m, nn.Linear)]
+    return MemoryPrediction(
+        resident,
+        2 * stream.layer_bytes(layer),
+        _activations(request, stream, data, shapes),
+        max((_solver(request, *shape) for shape in shapes), default=0),
+        _importance(request, stream, data, shapes) if request.weighs_rows else 0,
+    )
+
+
+def _activations(
+    request: StreamRequest, stream: DecoderStream, data: DataSize, shapes: Sequence[torch.Size]
+) -> int:
+    """Return the memory of the values at the widest place of a layer, and of one batch's work."""
+    hidden: int = stream.model.config.get_text_config().hidden_size
+    widest = max(max(shape) for shape in shapes)
+    runs = 1 + (request.reference is not None) if NOW in request.streams else 1
+    values = 3 * hidden + widest  # the input, the residual, its norm, and a product
+    tokens = data.largest if request.spill is not None else data.tokens
+    work = data.largest * 3 * widest
+    return FLOAT_BYTES * (runs * tokens * values + work)
+
+
+def _solver(request: StreamRequest, rows: int, columns: int) -> int:
+    if "gptq" not in request.methods:
+        return SLICE_BYTES + 3 * DOUBLE_BYTES * rows * columns
+    is_float = request.needs_reference
+    sums = 2 * SUMS[is_float] * columns**2
+    solve = (SUMS[is_float] + SOLVER_SQUARES[is_float]) * columns**2
+    return DOUBLE_BYTES * max(sums, solve + SOLVER_WEIGHTS * rows * columns) + SLICE_BYTES
+
+
+def _importance(
+    request: StreamRequest, stream: DecoderStream, data: DataSize, shapes: Sequence[torch.Size]
+) -> int:
+    """Return the memory of a forward and backward run over one batch."""
+    config = stream.model.config.get_text_config()
+    boundaries = 1 if request.spill is not None else len(stream.layers)
+    hidden: int = config.hidden_size
+    vocabulary: int = config.vocab_size
+    inputs = data.largest * hidden * (boundaries + 2)
+    head = vocabulary * (hidden + SCORES * data.largest)
+    saved = SAVED * data.largest * sum(shape[0] for shape in shapes)
+    layer = stream.layer_bytes(0) // FLOAT_BYTES + saved
+    return FLOAT_BYTES * (inputs + max(head, layer))
+
+
+Size = tuple[StreamRequest, DataSize]
+Change = tuple[str, Callable[[StreamRequest, DataSize], Size]]
+"""Setting that lowers the memory, as the user writes it, and its effect."""
+
+
+def _gptq_change(name: str, value: str) -> Change:
+    """Return the change of one setting of GPTQ."""
+
+    def apply(request: StreamRequest, data: DataSize) -> Size:
+        own = {**request.options.get("gptq", {}), name: value}
+        return replace(request, options={**request.options, "gptq": own}), data
+
+    return f"--set options.gptq.{name}={value}", apply
+
+
+def check_memory(plan: StreamPlan, resident: int, limit: float, batch_rows: int) -> None:
+    """Raise ConfigError if the run needs more than `limit` bytes, with the nearest that fits."""
+    predicted = predict(plan, resident)
+    if predicted.peak <= limit:
+        return
+    raise ConfigError(
+        f"max_memory: {limit / GIB:.2f} GiB, and the run needs {predicted}. "
+        f"{_advice(plan, resident, limit, batch_rows)}"
+    )
+
+
+def _advice(plan: StreamPlan, resident: int, limit: float, batch_rows: int) -> str:
+    """Return the first settings, each added to those before, with which the run fits."""
+    request, data = plan.request, DataSize.of(plan.batches)
+    words: list[str] = []
+    least = predict(plan, resident).peak
+    for word, change in _changes(plan.request, data, batch_rows):
+        request, data = change(request, data)
+        peak = _predict(request, plan.stream, data, resident).peak
+        if peak >= least:
+            continue
+        words, least = [*words, word], peak
+        if peak <= limit:
+            return f"It fits in {peak / GIB:.2f} GiB with {' '.join(words)}."
+    fewest = " ".join(words) or "the settings given"
+    return f"No setting fits; the least is {least / GIB:.2f} GiB, with {fewest}."
+
+
+def _changes(request: StreamRequest, data: DataSize, batch_rows: int) -> list[Change]:
+    one = DataSize(data.tokens, -(-data.largest // batch_rows))
+    changes: list[Change] = [
+        ("--spill FOLDER", lambda r, d: (replace(r, spill=r.source), d)),
+        ("--eval-batch-size 1", lambda r, d: (r, replace(d, largest=one.largest))),
+    ]
+    if "gptq" in request.methods:
+        changes += [_gptq_change("rows", "equal"), _gptq_change("target", "rounded")]
+    nearest: Change = ("--method nearest", lambda r, d: (replace(r, methods=("nearest",)), d))
+    return [*changes, nearest]

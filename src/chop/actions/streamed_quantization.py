@@ -1,0 +1,417 @@
+"""Quantisation with calibration data of a folder of safetensors, one decoder layer at a time.
+
+The activations of all batches are carried from layer to layer. Each decoder layer is read,
+calibrated, rounded and packed before the next is read. Finished layers and the activations behind
+the last of them are files, so that a killed run resumes at the layer it was in. At the end the
+layers become shards in the layout of `chop.export.model_free`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from chop.actions.decoder_stream import HIDDEN, DecoderStream
+from chop.actions.post_training import METHODS, Settings, check_options, methods_named
+from chop.actions.stream_importances import RowImportances, first_tensor
+from chop.errors import ConfigError
+from chop.export.model_free import (
+    METADATA,
+    Calibrated,
+    FinishedTensor,
+    ModelFreePlan,
+    ModelFreeReport,
+    check_out,
+    coded_matrix,
+    plan_folder,
+    quantize_folder,
+    scheme_of,
+)
+from chop.export.safetensors_shards import ShardWriter, mapped_tensor, read_header, shard_writer
+from chop.files import make_folder, remove_whole
+from chop.ir.graph import MaseGraph
+from chop.ir.graph_fingerprint import LENGTH, add_tensor
+from chop.ir.node_arguments import tensors_in
+from chop.nn.quantized.layer import QuantizedModule
+from chop.nn.quantizers import parse_format
+from chop.nn.quantizers.formats import spelled_settings
+from chop.passes import quantize_transform_pass
+from chop.passes.ptq.observe.carried_batch import CarriedBatch
+from chop.passes.rewrite.lift_layers import lift_products
+from chop.passes.rewrite.propagate import undisturbed
+
+AVAILABLE = ("nearest", "gptq", "clip", "smooth", "awq", "learned_rounding")
+"""Methods that look at one decoder layer at a time."""
+FLOAT, REFERENCE, NOW = "float", "reference", "now"
+"""Streams of activations: of the model as it is stored, of the same model after the methods that
+keep its function, and of the rounded model."""
+WORK = ".layers-"
+"""Start of the name of the folder with finished layers, in the output folder."""
+WEIGHT_ALONE = {"data_in_name": "NA", "bias_name": "NA"}
+FEW_ROWS, FEW_TOKENS = 2, 16
+"""Size of the batch that layers are captured with."""
+
+Batch = Mapping[str, Any]
+Progress = Callable[[str, int, int], None]
+"""Called before each step with its name, its number and the count."""
+
+
+@dataclass(frozen=True)
+class StreamRequest:
+    """Request of a user.
+
+    `format`: spelling of the format of the weights. `methods`: names of `AVAILABLE`. `options`:
+    arguments of their passes, by name. `ignore`, `include`: as for `plan_folder`. `spill`: folder
+    for activations, which otherwise stay in memory while a layer is calibrated.
+    """
+
+    source: Path
+    format: str
+    methods: tuple[str, ...] = ("nearest",)
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    ignore: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    spill: Path | None = None
+
+    @property
+    def before(self) -> list[str]:
+        """Methods that change the float model."""
+        return [name for name in self.methods if METHODS[name].when == "before"]
+
+    @property
+    def after(self) -> list[str]:
+        """Methods that round the quantised model with data."""
+        return [n for n in self.methods if METHODS[n].when == "after" and n != "nearest"]
+
+    @property
+    def weighs_rows(self) -> bool:
+        """True if rows count by their effect on the loss."""
+        return "gptq" in self.methods and self._gptq("rows", "by_loss") == "by_loss"
+
+    @property
+    def needs_reference(self) -> bool:
+        """True if a method compares with the results of the float model."""
+        is_float = "gptq" in self.methods and self._gptq("target", "float") == "float"
+        return is_float or "learned_rounding" in self.methods
+
+    def _gptq(self, name: str, default: str) -> Any:
+        return self.options.get("gptq", {}).get(name, default)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Streams of activations that the methods need."""
+        needs_float = bool(self.before) or self.needs_reference
+        is_apart = bool(self.before) and self.needs_reference
+        return (FLOAT,) * needs_float + (REFERENCE,) * is_apart + (NOW,) * bool(self.after)
+
+    @property
+    def reference(self) -> str | None:
+        """Stream of the float model that rounded layers are compared with, or None."""
+        return next((n for n in (REFERENCE, FLOAT) if n in self.streams and self.after), None)
+
+
+def check_methods(methods: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Raise for a method that needs the whole model, and for options of unknown methods."""
+    check_options(options)
+    for name in methods_named(methods):
+        if name not in AVAILABLE:
+            raise ConfigError(
+                f"quantize.method: '{name}' needs the whole model in memory. Allowed with "
+                f"max_memory: {', '.join(AVAILABLE)}."
+            )
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """Checked request: the model, its tensors and the calibration data.
+
+    `modules`: the paths of the matrices that are rounded, for each decoder layer.
+    """
+
+    request: StreamRequest
+    stream: DecoderStream
+    folder: ModelFreePlan
+    batches: Sequence[Batch]
+    modules: Sequence[Sequence[str]]
+
+    @property
+    def fingerprint(self) -> str:
+        """Text that changes with the source, the request and the data."""
+        plain = dataclasses.replace(self.request, spill=None)
+        shards = [shard.fingerprint(self.folder.form) for shard in self.folder.shards]
+        digest = hashlib.sha256(repr((plain, shards)).encode())
+        for batch in self.batches:
+            for number, tensor in enumerate(tensors_in(batch)):
+                add_tensor(digest, str(number), tensor)
+        return digest.hexdigest()[:LENGTH]
+
+
+def plan_stream(
+    request: StreamRequest, batches: Sequence[Batch], stream: DecoderStream | None = None
+) -> StreamPlan:
+    """Return the plan of a run; no tensor is read."""
+    check_methods(request.methods, request.options)
+    form = parse_format(request.format, "format")
+    folder = plan_folder(request.source, form, ignore=request.ignore, include=request.include)
+    stream = stream or DecoderStream(request.source)
+    chosen = {choice.module for choice in folder.choices if not choice.reason}
+    modules = [
+        [
+            path
+            for path, module in layer.named_modules()
+            if isinstance(module, nn.Linear) and f"{stream.layer_path(number)}.{path}" in chosen
+        ]
+        for number, layer in enumerate(stream.layers)
+    ]
+    return StreamPlan(request, stream, folder, batches, modules)
+
+
+@dataclass
+class StreamReport:
+    """Result of `quantize_stream`: that of the shards, and the records of the methods."""
+
+    folder: ModelFreeReport
+    layers_resumed: int = 0
+    """Decoder layers that an earlier run had finished."""
+    layer_seconds: list[float] = field(default_factory=list)
+    """Seconds of each decoder layer of this run."""
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+
+def quantize_stream(
+    plan: StreamPlan, out: Path, *, progress: Progress | None = None
+) -> StreamReport:
+    """Write the quantised folder to `out`; a killed run of the same request is resumed."""
+    check_out(plan.folder, out)
+    run = _LayerRun(plan, _work_folder(plan, out), progress or (lambda *_: None))
+    resumed, seconds = run.first_layer(), []
+    if resumed < len(plan.modules):
+        run.prepare(resumed)
+        for number in range(resumed, len(plan.modules)):
+            start = time.monotonic()
+            run.quantize(number)
+            seconds.append(time.monotonic() - start)
+    tensors, records = run.finished()
+    report = quantize_folder(plan.folder, out, calibrated=Calibrated(plan.fingerprint, tensors))
+    remove_whole(run.work)
+    if run.spill is not None:
+        remove_whole(run.spill)
+    return StreamReport(report, resumed, seconds, records)
+
+
+def _work_folder(plan: StreamPlan, out: Path) -> Path:
+    """Return the folder of finished layers; those of other requests are removed."""
+    work = out / f"{WORK}{plan.fingerprint}"
+    for other in out.glob(f"{WORK}*"):
+        if other != work:
+            remove_whole(other)
+    make_folder(work)
+    return work
+
+
+class _LayerRun:
+    """Run over the decoder layers, with its files in the folder `work`."""
+
+    def __init__(self, plan: StreamPlan, work: Path, progress: Progress) -> None:
+        self.plan, self.work, self.progress = plan, work, progress
+        self.request, self.stream = plan.request, plan.stream
+        self.spill = None
+        if self.request.spill is not None:
+            self.spill = self.request.spill / f"mase-{plan.fingerprint}"
+            remove_whole(self.spill)
+            make_folder(self.spill)
+        self.importances = RowImportances(self.stream, plan.modules, work)
+        self.sides: list[Sequence[Mapping[str, Any]]] = []
+        self.few = self.stream.layer_inputs(_cut(plan.batches[0]))
+
+    def layer_file(self, number: int) -> Path:
+        return self.work / f"layer-{number:05}.safetensors"
+
+    def state_file(self, number: int) -> Path:
+        """Return the file of the activations before a layer."""
+        return self.work / f"activations-{number:05}.safetensors"
+
+    def first_layer(self) -> int:
+        """Return the number of finished layers behind which the activations are stored."""
+        count, done = len(self.plan.modules), 0
+        while done < count and self.layer_file(done).is_file():
+            done += 1
+        while 0 < done < count and not self.state_file(done).is_file():
+            done -= 1
+        return done
+
+    @torch.no_grad()
+    def prepare(self, first: int) -> None:
+        """Compute the inputs of the first layer, and the importance of rows if they need it."""
+        count = len(self.plan.batches)
+        with shard_writer(self.state_file(0)) as writer:
+            for number, batch in enumerate(self.plan.batches):
+                inputs = self.stream.layer_inputs(batch)
+                self.sides.append(inputs.sides)
+                if self.request.weighs_rows:
+                    self.progress("importance of rows: batch", number + 1, count)
+                    self.importances.measure(number, batch, inputs, self.spill)
+                if not first:
+                    for name in self.request.streams:
+                        writer.add(f"{name}.{number}", inputs.hidden)
+            if not first:
+                writer.finish({})
+
+    def carried(self, number: int, stream: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the inputs of a layer for each batch; with `spill` they are read when used."""
+        file = self.state_file(number)
+        for batch, sides in enumerate(self.sides):
+            stored = _StoredInputs(file, f"{stream}.{batch}", sides[number])
+            yield stored if self.spill is not None else dict(stored)
+
+    def quantize(self, number: int) -> None:
+        """Calibrate and round one layer; write it, and the activations behind it."""
+        self.progress("layer", number + 1, len(self.plan.modules))
+        request, is_last = self.request, number + 1 == len(self.plan.modules)
+        layer = self.stream.load_layer(number)
+        graph = MaseGraph(layer, dummy_in={HIDDEN: self.few.hidden, **self.few.sides[number]})
+        lift_products(graph)
+        rules = self._rules(number)
+        with shard_writer(self.state_file(number + 1)) as writer:
+            if FLOAT in request.streams and not is_last:
+                self._advance(graph, number, FLOAT, writer)
+            records = self._apply(request.before, graph, number, rules)
+            if REFERENCE in request.streams and not is_last:
+                self._advance(graph, number, REFERENCE, writer)
+            quantize_transform_pass(graph, rules)
+            records += self._apply(request.after, graph, number, rules)
+            if NOW in request.streams and not is_last:
+                self._advance(graph, number, NOW, writer)
+            self._write(graph, number, records)
+            if not is_last:
+                writer.finish({})
+        self.state_file(number).unlink(missing_ok=True)
+
+    def _rules(self, number: int) -> dict[str, Any]:
+        form, settings = spelled_settings(self.request.format, "quantize.format")
+        weight = {f"weight_{key}": value for key, value in settings.items()}
+        config = {"name": form.name, **weight, **WEIGHT_ALONE}
+        return {"by": "name", **{path: {"config": config} for path in self.plan.modules[number]}}
+
+    def _apply(
+        self, methods: Sequence[str], graph: MaseGraph, number: int, rules: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Run methods on the graph of a layer; return their records of modules."""
+        records = []
+        for name in methods:
+            settings = Settings(rules, self.request.options.get(name, {}))
+            info = METHODS[name].run(graph, self._batches(number, name), settings)
+            rows = [row for part in info.values() if isinstance(part, list) for row in part]
+            layer = self.stream.layer_path(number)
+            records += [{"method": name, "layer": layer, **row} for row in rows]
+        return records
+
+    def _batches(self, number: int, method: str) -> list[CarriedBatch]:
+        """Return the batches that a method calibrates a layer with."""
+        if METHODS[method].when == "before":
+            return [CarriedBatch(x, spill=self.spill) for x in self.carried(number, FLOAT)]
+        now, reference = self.carried(number, NOW), self.request.reference
+        count = len(self.sides)
+        before: list[Any] = [None] * count
+        if reference is not None:
+            before = list(self.carried(number, reference))
+        weights: list[Any] = [None] * count
+        if self.request.weighs_rows:
+            weights = self.importances.of_layer(number, count)
+        changed = (HIDDEN,) if number else ()
+        return [
+            CarriedBatch(*each, changed, self.spill)
+            for each in zip(now, before, weights, strict=True)
+        ]
+
+    def _advance(self, graph: MaseGraph, number: int, stream: str, writer: ShardWriter) -> None:
+        """Write what the layer makes of a stream."""
+        with undisturbed(graph.model):
+            for batch, inputs in enumerate(self.carried(number, stream)):
+                writer.add(f"{stream}.{batch}", first_tensor(graph.model(**inputs)))
+
+    def _write(self, graph: MaseGraph, number: int, records: list[dict[str, Any]]) -> None:
+        """Write the packed weights of a layer, and its other parameters if a method moved them."""
+        prefix, schemes, parts = self.stream.layer_path(number), {}, {}
+        with shard_writer(self.layer_file(number)) as writer:
+            for path in self.plan.modules[number]:
+                name = f"{prefix}.{path}.weight"
+                scheme, tensors = coded_matrix(name, *_stored_weight(graph, path))
+                schemes[f"{prefix}.{path}"] = dataclasses.asdict(scheme)
+                parts[name] = [f"{prefix}.{path}.{part}" for part in tensors]
+                for part, tensor in tensors.items():
+                    writer.add(f"{prefix}.{path}.{part}", tensor)
+            for name, tensor in self._moved(graph, number):
+                parts[name] = [name]
+                writer.add(name, tensor)
+            facts = {"schemes": schemes, "parts": parts, "records": records}
+            writer.finish({METADATA: json.dumps(facts)})
+
+    def _moved(self, graph: MaseGraph, number: int) -> Iterator[tuple[str, Tensor]]:
+        """Yield the parameters that are not packed and differ from the stored ones."""
+        packed = {f"{path}.weight" for path in self.plan.modules[number]}
+        for name, parameter in graph.model.named_parameters():
+            if self.request.before and name not in packed:
+                full = f"{self.stream.layer_path(number)}.{name}"
+                if not torch.equal(parameter, self.stream.read(full)):
+                    yield full, parameter.detach()
+
+    def finished(self) -> tuple[dict[str, FinishedTensor], list[dict[str, Any]]]:
+        """Return the finished tensors of all layers, and the records of the methods."""
+        tensors: dict[str, FinishedTensor] = {}
+        records: list[dict[str, Any]] = []
+        for number in range(len(self.plan.modules)):
+            file = self.layer_file(number)
+            facts = json.loads(read_header(file).metadata[METADATA])
+            records += facts["records"]
+            for name, parts in facts["parts"].items():
+                scheme = facts["schemes"].get(name.removesuffix(".weight"))
+                kind = None if scheme is None else scheme_of(scheme)
+                tensors[name] = FinishedTensor(file, tuple(parts), kind)
+        return tensors, records
+
+
+def _stored_weight(graph: MaseGraph, path: str) -> tuple[Tensor, Any, Tensor | None]:
+    """Return the rounded weight of a layer, its format, and the scales that the layer stores."""
+    layer = cast(QuantizedModule, graph.model.get_submodule(path))
+    form = layer.quantizers["weight"]
+    is_stored = form.scaled is not None and form.scaled.is_stored
+    weight = cast(Tensor, layer.weight).detach()
+    return weight, form, cast(Tensor, layer.weight_scale) if is_stored else None
+
+
+class _StoredInputs(Mapping[str, Any]):
+    """Inputs of a layer whose activations are in a file, and are mapped when they are read."""
+
+    def __init__(self, file: Path, key: str, sides: Mapping[str, Any]) -> None:
+        self.file, self.key, self.sides = file, key, sides
+
+    def __getitem__(self, name: str) -> Any:
+        if name != HIDDEN:
+            return self.sides[name]
+        with mapped_tensor(self.file, self.key) as tensor:
+            return tensor.clone()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((HIDDEN, *self.sides))
+
+    def __len__(self) -> int:
+        return 1 + len(self.sides)
+
+
+def _cut(batch: Batch) -> dict[str, Any]:
+    """Return a few rows and tokens of a batch."""
+    return {
+        name: value[:FEW_ROWS, :FEW_TOKENS]
+        for name, value in batch.items()
+        if isinstance(value, Tensor) and value.dim() > 1
+    }
