@@ -1,5 +1,7 @@
 """Small random Llamas for tests of the decode engine."""
 
+from dataclasses import replace
+
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -33,3 +35,21 @@ def integer_llama(seed=0, *, sizes=None, **options):
     tokens = torch.randint(0, model.config.vocab_size, (24,), generator=torch.manual_seed(seed))
     settings = DecodeOptions(**{"max_length": 64} | options)
     return quantize_llama(read_llama(model), tokens, settings)
+
+
+def edge_llama():
+    """Return an integer Llama with tiny tokens, narrow vectors and equal rows of the head."""
+    weights = read_llama(small_llama())
+    embedding, head = weights.embedding.clone(), weights.head.clone()
+    embedding[40:] *= 40.0
+    embedding[1] *= 0.002
+    head[1::2] = head[0::2]
+    edge = replace(weights, embedding=embedding, head=head)
+    model = quantize_llama(edge, torch.arange(8), DecodeOptions(max_length=32))
+    narrow = dict.fromkeys(("query", "value", "up", "middle"), 2)
+    layers = tuple(
+        replace(layer, fracs={n: f + narrow.get(n, 0) for n, f in layer.fracs.items()})
+        for layer in model.layers
+    )
+    fracs = {name: frac + 2 * (name == "logits") for name, frac in model.fracs.items()}
+    return replace(model, layers=layers, fracs=fracs)
