@@ -8,6 +8,7 @@ smallest one belongs to the whole matrix: blocks that are smaller are rounded to
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -38,6 +39,11 @@ class BlockCodes:
         """Integers mantissa * 2**exponent, in the shape of the source."""
         codes = self.mantissas << self.exponents[..., None]
         return codes.flatten(-2)
+
+    @cached_property
+    def columns(self) -> Tensor:
+        """Mantissas of a matrix in float32, as (blocks, rows, block size)."""
+        return self.mantissas.transpose(0, 1).float().contiguous()
 
     def __getitem__(self, index: object) -> BlockCodes:
         return BlockCodes(self.mantissas[index], self.exponents[index])  # type: ignore[index]
@@ -86,7 +92,7 @@ def matrix_blocks(weight: Tensor, width: int, block: int) -> BlockMatrix:
 def multiply(matrix: BlockCodes, vector: BlockCodes) -> Tensor:
     """Return the exact product of a matrix (rows, blocks, size) and a vector (blocks, size)."""
     # a sum within a block is below 2**24: float32 holds it
-    sums = torch.einsum("rbk,bk->rb", matrix.mantissas.float(), vector.mantissas.float())
+    sums = torch.bmm(matrix.columns, vector.mantissas.float()[..., None])[..., 0].T
     shifts = matrix.exponents + vector.exponents
     return (sums.to(torch.int64) << shifts).sum(-1)
 
