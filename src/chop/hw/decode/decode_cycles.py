@@ -6,7 +6,7 @@ the simulation in every cycle, with and without stalls of the memory.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -38,8 +38,8 @@ class PredictedRun:
     cycles: int
     read_beats: int
     written_beats: int
-    waits: dict[str, int]
-    """Cycles in which the datapath waits for memory or computes without reading, by kind."""
+    phases: dict[str, int]
+    """Cycles by what the engine does: name of a matrix or vector, without its layer."""
 
 
 class _Reader:
@@ -179,7 +179,8 @@ class _Engine:
         self.codes = design.options.data_width // CODE_WIDTH
         lanes = design.options.data_width // design.model.options.weight_width
         self.block_beats = design.model.options.block // lanes
-        self.waits = {"memory": 0, "compute": 0}
+        self.phases: Counter[str] = Counter()
+        self.names = [i.name.rpartition(".")[2] for i in design.program] + ["tokens"]
 
     def is_over(self, pc: int) -> bool:
         """Return whether the step ends before instruction `pc`."""
@@ -198,6 +199,7 @@ class _Engine:
         sends = self.state == "send" and may_send
         offered = self.walker.offer()
         is_accepted = offered is not None and not self.reader.left
+        self.phases["tokens" if self.state in ("idle", "send") else self.names[self.pc]] += 1
         pop = self._pops()
         if pop:
             self._beat(cycle)
@@ -220,8 +222,6 @@ class _Engine:
     def _pops(self) -> bool:
         """Return whether a beat leaves the queue."""
         if self.state != "run" or not self.reader.count:
-            self.waits["memory"] += self.state == "run"
-            self.waits["compute"] += self.state != "run"
             return False
         if self.program[self.pc].op in (DecodeOp.EMBED, DecodeOp.NORM):
             self.code = (self.code + 1) % self.codes
@@ -305,7 +305,9 @@ def predict_cycles(
                 _send(engine, outputs, len(result.sent))
             cycle += 1
         results.append(result)
-    return PredictedRun(results, cycle, memory.read_beats, memory.written_beats, engine.waits)
+    return PredictedRun(
+        results, cycle, memory.read_beats, memory.written_beats, dict(engine.phases)
+    )
 
 
 def _send(engine: _Engine, outputs: Sequence[int], count: int) -> None:
