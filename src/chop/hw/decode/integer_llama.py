@@ -8,7 +8,7 @@ itself: exponentials weigh the values, and the sum is multiplied by the reciproc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,10 +24,21 @@ from chop.nn.quantizers.arithmetic.tables import RECIPROCAL_FRAC, reciprocal
 
 @dataclass
 class LayerCache:
-    """MXINT8 keys and values of a layer, one entry for each position."""
+    """MXINT8 keys and values of a layer, as (positions, key heads, …)."""
 
-    keys: list[BlockCodes] = field(default_factory=list)
-    values: list[BlockCodes] = field(default_factory=list)
+    keys: BlockCodes
+    values: BlockCodes
+
+    def append(self, key: BlockCodes, value: BlockCodes) -> None:
+        """Add one position."""
+        self.keys, self.values = _joined(self.keys, key), _joined(self.values, value)
+
+
+def _joined(rows: BlockCodes, row: BlockCodes) -> BlockCodes:
+    return BlockCodes(
+        torch.cat((rows.mantissas, row.mantissas[None])),
+        torch.cat((rows.exponents, row.exponents[None])),
+    )
 
 
 @dataclass(frozen=True)
@@ -43,12 +54,16 @@ class IntegerLlama:
 
     def __init__(self, model: DecodeModel) -> None:
         self.model = model
-        self.caches = [LayerCache() for _ in model.layers]
+        blocks = model.shape.head_dim // model.options.block
+        shape = (0, model.shape.kv_heads, blocks)
+        exponents = torch.zeros(shape, dtype=torch.int64)
+        empty = BlockCodes(exponents.new_zeros(*shape, model.options.block), exponents)
+        self.caches = [LayerCache(empty, empty) for _ in model.layers]
 
     @property
     def length(self) -> int:
         """Tokens in the cache."""
-        return len(self.caches[0].keys)
+        return len(self.caches[0].keys.exponents)
 
     def step(self, token: int) -> Tensor:
         """Return the logit codes after `token`; its key and value enter the cache."""
@@ -76,8 +91,7 @@ class IntegerLlama:
         key = rotate(self._product(layer, "key", x, "x_1", fracs["key"]), rotation)
         value = self._product(layer, "value", x, "x_1", fracs["value"])
         query = rotate(self._product(layer, "query", x, "x_1", fracs["query"]), rotation)
-        cache.keys.append(self._heads(key))
-        cache.values.append(self._heads(value))
+        cache.append(self._heads(key), self._heads(value))
         attended = self._attend(layer, cache, self._heads(query))
         out = self._product(layer, "output", attended, "attended", shared["hidden"])
         hidden = cast(hidden + out, 0)
@@ -115,11 +129,10 @@ class IntegerLlama:
         self, layer: LayerCodes, cache: LayerCache, query: BlockCodes, j: int
     ) -> Tensor:
         fracs, shared = layer.fracs, self.model.fracs
-        scores = torch.stack([multiply(key[j][None], query)[0] for key in cache.keys])
+        scores = multiply(cache.keys[:, j], query)
         scores = cast(scores, fracs["query"] + fracs["key"] - shared["scores"])
         shares = exponential(scores.max() - scores, self.model.score_format)
-        values = torch.stack([value[j].codes for value in cache.values])
-        total = (shares[:, None] * values).sum(0) * reciprocal(shares.sum())
+        total = (shares[:, None] * cache.values[:, j].codes).sum(0) * reciprocal(shares.sum())
         return cast(total, RECIPROCAL_FRAC + fracs["value"] - fracs["attended"])
 
     def _heads(self, codes: Tensor) -> BlockCodes:
