@@ -35,7 +35,8 @@ from chop.hw.decode.memory_timing import memory_timing
 
 CLOCK = 100.0
 """Assumed clock of the engine in MHz: a beat of 128 bits per cycle is DDR3-800 of 16 bits."""
-CALIBRATION_TOKENS = 256
+CALIBRATION = (8, 512)
+"""Rows and tokens of calibration text."""
 CACHE = 256
 DISTANCE = 1000
 """Tokens of held-out text between the starts of two prompts."""
@@ -49,7 +50,7 @@ def tokens_of(folder: str, name: str) -> Tensor:
 
 def integer_model(weights: LlamaWeights, data: str, bits: int) -> Any:
     """Return the integer model, with formats chosen on calibration text."""
-    calibration = tokens_of(data, "calibration")[:CALIBRATION_TOKENS]
+    calibration = tokens_of(data, "calibration")[: math.prod(CALIBRATION)].reshape(CALIBRATION)
     return quantize_llama(weights, calibration, DecodeOptions(bits, max_length=CACHE))
 
 

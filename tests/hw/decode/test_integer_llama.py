@@ -159,9 +159,20 @@ def test_wrong_options_are_refused(message):
         integer_llama(**OPTIONS[message])
 
 
-def test_calibration_tokens_are_one_row():
-    with pytest.raises(ConfigError, match=re.escape("one row, got shape (2, 3)")):
-        quantize_llama(read_llama(small_llama()), torch.zeros(2, 3, dtype=torch.long))
+@pytest.mark.parametrize("shape", [(2, 3, 4), (0,), (2, 0)])
+def test_calibration_tokens_are_rows(shape):
+    message = f"must be one row or several, got shape {shape}"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        quantize_llama(read_llama(small_llama()), torch.zeros(shape, dtype=torch.long))
+
+
+def test_formats_hold_the_vectors_of_every_calibration_row():
+    weights = read_llama(small_llama())
+    loud = type(weights)(**{**vars(weights), "embedding": weights.embedding.clone()})
+    loud.embedding[9] *= 64.0
+    rows = torch.tensor([[1, 2, 3], [4, 9, 5]])
+    fracs = [quantize_llama(loud, row).fracs["hidden"] for row in (rows[0], rows[1], rows)]
+    assert fracs[0] > fracs[1] == fracs[2]
 
 
 REQUESTS = {

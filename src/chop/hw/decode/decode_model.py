@@ -99,7 +99,10 @@ class DecodeModel:
 def quantize_llama(
     weights: LlamaWeights, calibration: Tensor, options: DecodeOptions | None = None
 ) -> DecodeModel:
-    """Return the integer Llama of float weights; `calibration` holds token numbers in one row."""
+    """Return the integer Llama of float weights.
+
+    `calibration` has rows of tokens. Larger vectors than theirs may saturate: use enough of them.
+    """
     options = options or DecodeOptions()
     _check_sizes(weights.shape, options)
     largest = _observe(weights, calibration)
@@ -143,9 +146,10 @@ def _check_sizes(shape: LlamaShape, options: DecodeOptions) -> None:
 
 def _observe(weights: LlamaWeights, calibration: Tensor) -> dict[str, float]:
     """Return the largest magnitude of each vector on the calibration tokens."""
-    if calibration.ndim != 1 or not len(calibration):
+    if calibration.ndim not in (1, 2) or not calibration.numel():
         raise ConfigError(
-            f"decode: calibration tokens must be one row, got shape {tuple(calibration.shape)}."
+            "decode: calibration tokens must be one row or several, got shape "
+            f"{tuple(calibration.shape)}."
         )
     largest: dict[str, float] = {}
 
@@ -154,7 +158,8 @@ def _observe(weights: LlamaWeights, calibration: Tensor) -> dict[str, float]:
         for key in {name, shared}:
             largest[key] = max(largest.get(key, 0.0), float(x.abs().max()))
 
-    float_logits(weights, calibration, observe)
+    for row in calibration.reshape(-1, calibration.shape[-1]):
+        float_logits(weights, row, observe)
     return largest
 
 
