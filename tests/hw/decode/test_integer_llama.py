@@ -201,3 +201,12 @@ def test_rotary_embeddings_with_an_attention_factor_are_refused():
     model.model.rotary_emb.attention_scaling = 0.5
     with pytest.raises(ConfigError, match="rope_scaling with an attention factor"):
         read_llama(model)
+
+
+def test_the_residual_stream_uses_all_its_bits():
+    weights, tokens, largest = read_llama(small_llama()), torch.arange(24), []
+    float_logits(
+        weights, tokens, lambda n, x: largest.append(x.abs().max()) if "hidden" in n else None
+    )
+    code = float(max(largest)) * 2.0 ** quantize_llama(weights, tokens).fracs["hidden"]
+    assert 2**14 <= code < 2**15
