@@ -104,6 +104,8 @@ BENCHMARKS = [
     Benchmark("hardware", "hardware.py", "hardware", ("g++",)),
     Benchmark("hardware_transformer", "hardware_transformer.py vit", "hardware_transformer",
               ("g++",), "vit"),
+    Benchmark("llm_rtl", "llm_rtl.py tokens --model {models}/llama-imdb --data {data}/imdb/lm",
+              "llm_rtl", ("g++", "models", "data"), "tokens_mxint4"),
     Benchmark("constant_weights", "constant_weights.py --quick", "constant_weights", ("g++",)),
     Benchmark("simulation_speed", "simulation_speed.py", "hardware_transformer", ("g++",),
               "simulation_speed"),

@@ -67,6 +67,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "prune_methods": ("chop/passes/prune", "chop/passes/ptq"),
     "prune_structured": ("chop/passes/prune",),
     "large": ("chop/export", "chop/nn/quantizers"),
+    "llm_rtl": HARDWARE,
     "ptq": ("chop/passes/ptq", "chop/nn/quantizers"),
     "ptq_allocation": ("chop/passes/ptq", "chop/nn/quantizers"),
     "ptq_memory": ("chop/passes/ptq", "chop/nn/quantizers"),

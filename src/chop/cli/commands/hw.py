@@ -1,4 +1,7 @@
-"""`mase hw`: a quantised model on a part: RTL, simulation, routed clock, bitstream."""
+"""`mase hw`: a quantised model on a part: RTL, simulation, routed clock, bitstream.
+
+With --decode it builds an engine that generates the tokens of a Llama instead.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from chop.actions.decoder_build import DecoderOptions
 from chop.actions.hardware import HardwareBuild, build_hardware
+from chop.cli.decoder_run import run_decoder
 from chop.cli.emitted_design import HARDWARE, DesignOptions, load_design_input, start_hardware
 from chop.cli.names import names
 from chop.cli.session import Session
-from chop.errors import HardwareError
+from chop.errors import ConfigError, HardwareError
 from chop.hw.design.design import Design
 from chop.hw.flow.hardware_report import tensors_per_second
 from chop.hw.flow.predict import predict
@@ -20,6 +25,7 @@ from chop.hw.flow.route.parts import get_part
 
 EXAMPLES = (
     "mase hw out/quantize --dataset digits --device ecp5-85k",
+    "mase hw ./llama --decode --memory ddr3-800 --prompt 'This movie' --new-tokens 8",
     "mase hw out/quantize --device ice40-hx8k --max-multipliers 4 --seeds 1,2,3,4,5",
 )
 DEVICE = "ecp5-85k"
@@ -34,11 +40,24 @@ class HwConfig(DesignOptions):
         str | None, "FPGA (`mase list parts`). Default: the part of the trial, or ecp5-85k."
     ] = field(default=None, metadata=names("parts", closed=True))
     routing: RouteOptions = field(default_factory=RouteOptions, metadata={"prefix": ""})
+    decode: Annotated[
+        bool,
+        "Build an engine that generates the tokens of a Llama, with weights and cache in external "
+        "memory; simulate it and compare every logit. It is not routed.",
+    ] = False
+    decoder: DecoderOptions = field(default_factory=DecoderOptions, metadata={"prefix": ""})
     out: Path = Path("out/hw")
+
+    def __post_init__(self) -> None:
+        if not self.decode and self.decoder != DecoderOptions():
+            names = [n for n, v in vars(self.decoder).items() if v != getattr(DecoderOptions(), n)]
+            raise ConfigError(f"{names[0]}: this option is for a decode engine: give --decode too.")
 
 
 def run(config: HwConfig, session: Session) -> dict[str, Any]:
     """Emit, simulate, synthesise, place and route; raise unless every bit is right."""
+    if config.decode:
+        return run_decoder(config, session)
     inputs = load_design_input(config, session)
     device = config.device or inputs.part or DEVICE
     require_tools(get_part(device))

@@ -82,6 +82,30 @@ def build(
     return program
 
 
+def build_program(
+    top: str, sources: Sequence[Path], driver: Path, directory: Path, *, kind: str = "fast"
+) -> Path:
+    """Return a program of RTL with the C++ file `driver`, built if a source changed.
+
+    The driver has a `main` and includes "Vtop.h". The program is in a folder of `directory`.
+    `kind` is "fast", or "long" for a program that compiles slowly and runs fast.
+    """
+    key = hashlib.sha256(toolchain.verilator().version().encode())
+    for source in (*sources, driver):
+        key.update(source.read_bytes())
+    work = directory / f"{kind}-{key.hexdigest()[:16]}"
+    program = work / "simulator"
+    if not manifest.is_built_here(program):
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        _verilate(top, sources, work, _OPTIONS[kind])
+        _put_resets_aside(work)
+        parts = [*(p.name for p in sorted(work.glob("Vtop*.cpp"))), str(driver)]
+        _link(work, parts, kind, _RUNTIME[False])
+        manifest.note_built(program)
+    return program
+
+
 def _domains(top: ClockedTop, work: Path, sources: Sequence[Path]) -> tuple[str, str]:
     """Return the code that describes the clocks of `top` to the driver."""
     root = work / "Vtop___024root.h"
@@ -157,17 +181,22 @@ def _verilate(top: str, sources: Sequence[Path], work: Path, options: Sequence[s
 def _compile(work: Path, kind: str) -> None:
     """Compile the design as one translation unit: small designs take a second or two."""
     waves, is_long = kind == "waves", kind == "long"
-    unit = work / "unit.cpp"
     parts = [*(p.name for p in sorted(work.glob("Vtop*.cpp"))), "model.cpp"]
     parts += [str(DRIVER)] if is_long else []
-    unit.write_text(_triggers(work) + "".join(_included(part) for part in parts))
-    draft = work / f"simulator.{os.getpid()}"
-    runtime = _runtime("fast" if is_long else kind)
     # objects shared by all designs are not optimised as a program for long runs is
     shared = _RUNTIME[waves] if is_long else (*_RUNTIME[waves], "driver")
-    more = () if is_long else ("-include", str(runtime / "prelude.h"))
+    _link(work, parts, kind, shared)
+
+
+def _link(work: Path, parts: Sequence[str], kind: str, shared: Sequence[str]) -> None:
+    """Compile `parts` as one unit and link it with the objects that all programs share."""
+    unit = work / "unit.cpp"
+    unit.write_text(_triggers(work) + "".join(_included(part) for part in parts))
+    draft = work / f"simulator.{os.getpid()}"
+    runtime = _runtime("fast" if kind == "long" else kind)
+    more = () if kind == "long" else ("-include", str(runtime / "prelude.h"))
     objects = [str(runtime / f"{name}.o") for name in shared]
-    libraries = ["-lz", "-llz4"] if waves else []
+    libraries = ["-lz", "-llz4"] if kind == "waves" else []
     flags = [*_flags(kind), *more, "-I", str(work), "-I", str(HEADER.parent)]
     call(
         [str(toolchain.program("g++")), *flags, str(unit), *objects, *libraries, "-o", str(draft)],

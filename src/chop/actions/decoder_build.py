@@ -1,0 +1,105 @@
+"""Decode engine of a language model: emitted, simulated and compared with PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from chop.errors import ConfigError, HardwareError
+from chop.hw.decode.decode_cycles import predict_cycles
+from chop.hw.decode.decode_emit import DecodeDesign, EngineOptions, design_engine, emit_engine
+from chop.hw.decode.decode_model import DecodeOptions, quantize_llama
+from chop.hw.decode.decode_report import DecodeFacts, decode_facts, report_text
+from chop.hw.decode.decode_sim import DecodeRequest, DecodeRun, compare_run, simulate_engine
+from chop.hw.decode.llama_weights import read_llama
+from chop.hw.decode.memory_timing import memory_timing
+
+CALIBRATION_TOKENS = 128
+"""Tokens that the model draws after the prompt, to choose the fixed-point formats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderOptions:
+    """Decode engine."""
+
+    memory: Annotated[str, "External memory: ideal, ddr3-800, ddr4 or hbm."] = "ddr3-800"
+    memory_width: Annotated[int, "Bits of a beat of memory."] = 128
+    engine_mhz: Annotated[float, "Assumed clock of the engine, in MHz."] = 100.0
+    weight_bits: Annotated[int, "Bits of MXINT weights, 4 or 8."] = 4
+    cache_tokens: Annotated[int, "Tokens that the cache holds."] = 256
+    prompt: Annotated[str, "Text that the engine continues."] = "Once upon a time"
+    new_tokens: Annotated[int, "Tokens to generate."] = 8
+
+    def __post_init__(self) -> None:
+        if not self.engine_mhz > 0:
+            raise ConfigError(f"engine_mhz must be above 0, got {self.engine_mhz:g}.")
+
+
+@dataclass(frozen=True)
+class DecoderBuild:
+    """Engine of a model, its simulation and its report."""
+
+    design: DecodeDesign
+    run: DecodeRun
+    facts: DecodeFacts
+    report: Path
+
+    @property
+    def tokens(self) -> list[int]:
+        """Generated tokens."""
+        return self.run.results[-1].tokens
+
+
+def build_decoder(
+    model: Any,
+    prompt: Sequence[int],
+    directory: Path,
+    options: DecoderOptions | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> DecoderBuild:
+    """Emit and simulate the decode engine of a `LlamaForCausalLM`; raise if a logit differs."""
+    options = options or DecoderOptions()
+    timing = memory_timing(options.memory, options.memory_width, options.engine_mhz)
+    weights = read_llama(model)
+    progress("quantise")
+    formats = DecodeOptions(options.weight_bits, max_length=options.cache_tokens)
+    quantized = quantize_llama(weights, draw_tokens(model, prompt), formats)
+    design = design_engine(quantized, EngineOptions(options.memory_width, burst=16, queue=512))
+    emit_engine(design, directory)
+    requests = [DecodeRequest((prompt[0],), 1), DecodeRequest(tuple(prompt), options.new_tokens)]
+    progress("compile and simulate")
+    run = simulate_engine(design, directory, requests, timing, is_long=True)
+    progress("compare with PyTorch")
+    compared = compare_run(design, requests, run)
+    progress("predict cycles")
+    predicted = predict_cycles(design, requests[:1], [run.results[0].tokens], timing)
+    if predicted.results[0].sent != run.results[0].sent:
+        raise HardwareError(
+            f"decode: the first token leaves in cycle {run.results[0].sent[0]}, and the cycle "
+            f"model predicts {predicted.results[0].sent[0]}."
+        )
+    facts = decode_facts(run, predicted, timing, options.engine_mhz, compared)
+    report = directory / "report.md"
+    report.write_text(report_text(design, facts, timing, options.engine_mhz))
+    return DecoderBuild(design, run, facts, report)
+
+
+def draw_tokens(model: Any, prompt: Sequence[int], count: int = CALIBRATION_TOKENS) -> Tensor:
+    """Return the prompt and tokens that the float model draws after it."""
+    limit = getattr(model.config, "max_position_embeddings", count + len(prompt))
+    inputs = torch.tensor([list(prompt)])
+    with torch.no_grad():
+        drawn = model.generate(
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            do_sample=True,
+            top_k=0,
+            max_new_tokens=max(1, min(count, limit - len(prompt))),
+        )
+    row: Tensor = drawn[0]
+    return row

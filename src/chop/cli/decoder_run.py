@@ -1,0 +1,59 @@
+"""`mase hw --decode`: the decode engine of a Llama."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from chop.actions.decoder_build import DecoderBuild, DecoderOptions, build_decoder
+from chop.cli.failures import SourceError, UsageError
+from chop.cli.session import Session
+from chop.cli.source import find_source, tokenizer_of
+from chop.dataset.tokenized import load_tokenizer
+from chop.hw.decode.decode_model import DecodeOptions
+from chop.hw.decode.llama_weights import read_shape
+from chop.hw.decode.memory_timing import memory_timing
+
+FOLDER = "decoder"
+
+
+def run_decoder(config: Any, session: Session) -> dict[str, Any]:
+    """Build the engine, generate tokens in simulation and compare every logit with PyTorch."""
+    options: DecoderOptions = config.decoder
+    memory_timing(options.memory, options.memory_width, options.engine_mhz)
+    DecodeOptions(options.weight_bits, max_length=options.cache_tokens)
+    source = find_source(config)
+    if source.model is None or getattr(source.model, "config", None) is None:
+        raise SourceError(f"model '{source.name}' is no Hugging Face Llama, as --decode needs it.")
+    read_shape(source.model.config)
+    place = tokenizer_of(config, source)
+    if place is None:
+        raise UsageError(f"model '{source.name}' comes without a tokenizer: give --tokenizer.")
+    tokenizer: Any = load_tokenizer(place, trust_remote_code=config.trust_remote_code)
+    prompt = tokenizer(options.prompt).input_ids
+    session.start_work()
+    model = source.model.float().eval()
+    with session.console.progress("decode engine") as progress:
+        steps = itertools.count(1)
+        built = build_decoder(
+            model,
+            prompt,
+            session.folder / FOLDER,
+            options,
+            progress=lambda text: progress.to(next(steps), text),
+        )
+    return _tell(built, tokenizer, options, session)
+
+
+def _tell(
+    built: DecoderBuild, tokenizer: Any, options: DecoderOptions, session: Session
+) -> dict[str, Any]:
+    facts, text = built.facts, tokenizer.decode(built.tokens)
+    session.console.say(f"{options.prompt}{text}")
+    session.console.say(f"{facts.logits_compared} logits of the RTL equal those of PyTorch")
+    session.console.say(
+        f"{facts.cycles_per_token} cycles per token, {facts.tokens_per_second:.1f} tokens per "
+        f"second at {options.engine_mhz:g} MHz, {facts.bandwidth_share:.1%} of the bandwidth of "
+        f"{options.memory}"
+    )
+    return {"text": text, "tokens": built.tokens, **facts.record(), "report": f"{FOLDER}/report.md"}

@@ -1,0 +1,217 @@
+"""Integer Llama: its packed weights and the fixed-point formats of its vectors.
+
+Vectors between the steps of a token have 16 bits and a static number of fractional bits, chosen
+on calibration tokens. Matrices multiply MXINT8 vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from chop.errors import ConfigError
+from chop.hw.decode.block_codes import HIGHEST, LOWEST, WIDTH, BlockMatrix, matrix_blocks
+from chop.hw.decode.llama_weights import LayerWeights, LlamaShape, LlamaWeights, float_logits
+from chop.nn.quantizers.arithmetic import norm
+from chop.nn.quantizers.arithmetic.function import Lines, fit_lines
+from chop.nn.quantizers.integer import Integer
+
+HEADROOM = 1
+"""Bits above the largest magnitude of the calibration tokens.
+
+The residual stream has none: its small elements need the bit more (2.6 % of perplexity).
+"""
+FRAC_WIDTHS = range(25)
+"""Fractional bits of a vector."""
+LEAST_SCORE_FRAC = 5
+"""From 5 fractional bits on, the exponential of a score is the product of two tables."""
+ROTATION_FRAC = 14
+"""Fractional bits of sine and cosine: 1 is a code of 16 bits."""
+WEIGHT_WIDTHS = (4, 8)
+MATRICES = ("key", "value", "query", "output", "gate", "up", "down")
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """Number formats and sizes that the user chooses."""
+
+    weight_width: int = 4
+    block: int = 32
+    max_length: int = 512
+
+    def __post_init__(self) -> None:
+        if self.weight_width not in WEIGHT_WIDTHS:
+            raise ConfigError(
+                f"decode: weight_width must be one of {WEIGHT_WIDTHS}, got {self.weight_width}."
+            )
+        if self.block < 2 or self.block & (self.block - 1):
+            raise ConfigError(f"decode: block must be a power of two, got {self.block}.")
+        if not 1 <= self.max_length <= 1 << 14:
+            raise ConfigError(
+                f"decode: max_length must lie in 1 … {1 << 14}, got {self.max_length}."
+            )
+
+
+@dataclass(frozen=True)
+class NormCodes:
+    """Weights of an RMS norm as 16-bit codes."""
+
+    codes: Tensor
+    frac_width: int
+
+
+@dataclass(frozen=True)
+class LayerCodes:
+    """One decoder layer in integers; `fracs` has the fractional bits of its vectors."""
+
+    norm_1: NormCodes
+    norm_2: NormCodes
+    matrices: dict[str, BlockMatrix]
+    fracs: dict[str, int]
+
+
+@dataclass(frozen=True)
+class DecodeModel:
+    """A Llama in integers; `fracs` has the fractional bits that all layers share."""
+
+    shape: LlamaShape
+    options: DecodeOptions
+    embedding: Tensor
+    rotations: Tensor
+    """Cosine and sine codes, (positions, pairs, 2)."""
+    layers: tuple[LayerCodes, ...]
+    norm: NormCodes
+    head: BlockMatrix
+    fracs: dict[str, int]
+    silu: Lines = field(repr=False)
+
+    @property
+    def hidden_format(self) -> Integer:
+        """Format of the residual stream."""
+        return Integer(WIDTH, self.fracs["hidden"])
+
+    @property
+    def score_format(self) -> Integer:
+        """Format of attention scores."""
+        return Integer(WIDTH, self.fracs["scores"])
+
+
+def quantize_llama(
+    weights: LlamaWeights, calibration: Tensor, options: DecodeOptions | None = None
+) -> DecodeModel:
+    """Return the integer Llama of float weights.
+
+    `calibration` has rows of tokens. Larger vectors than theirs may saturate: use enough of them.
+    """
+    options = options or DecodeOptions()
+    _check_sizes(weights.shape, options)
+    largest = _observe(weights, calibration)
+    fracs = _shared_fracs(largest)
+    head = _matrix(weights.head, options)
+    fracs["x"] = _frac(largest["x"])
+    fracs["logits"] = min(_frac(largest["logits"]), fracs["x"] + head.frac_width)
+    layers = tuple(
+        _layer_codes(layer, {n: largest[f"{i}.{n}"] for n in _LAYER_VECTORS}, fracs, options)
+        for i, layer in enumerate(weights.layers)
+    )
+    number = Integer(WIDTH, fracs["gate"])
+    return DecodeModel(
+        shape=weights.shape,
+        options=options,
+        embedding=_codes(weights.embedding, fracs["hidden"]),
+        rotations=_rotations(weights.angles, options.max_length),
+        layers=layers,
+        norm=_norm_codes(weights.norm),
+        head=head,
+        fracs=fracs,
+        silu=fit_lines(functional.silu, number, number),
+    )
+
+
+_LAYER_VECTORS = ("x_1", "query", "key", "value", "attended", "x_2", "up", "middle")
+_SHARED = ("hidden", "scores", "gate")
+
+
+def _check_sizes(shape: LlamaShape, options: DecodeOptions) -> None:
+    sizes = {n: getattr(shape, n) for n in ("hidden", "intermediate", "head_dim")}
+    for name, size in sizes.items():
+        if size % options.block:
+            raise ConfigError(
+                f"decode: {name} = {size} is not a multiple of the block of {options.block}."
+            )
+    if shape.heads % shape.kv_heads:
+        raise ConfigError(f"decode: {shape.heads} heads in {shape.kv_heads} groups.")
+    norm.check_settings(Integer(WIDTH, 0), shape.hidden, 0.0, is_centred=False)
+
+
+def _observe(weights: LlamaWeights, calibration: Tensor) -> dict[str, float]:
+    """Return the largest magnitude of each vector on the calibration tokens."""
+    if calibration.ndim not in (1, 2) or not calibration.numel():
+        raise ConfigError(
+            "decode: calibration tokens must be one row or several, got shape "
+            f"{tuple(calibration.shape)}."
+        )
+    largest: dict[str, float] = {}
+
+    def observe(name: str, x: Tensor) -> None:
+        shared = name.rpartition(".")[2]
+        for key in {name, shared}:
+            largest[key] = max(largest.get(key, 0.0), float(x.abs().max()))
+
+    for row in calibration.reshape(-1, calibration.shape[-1]):
+        float_logits(weights, row, observe)
+    return largest
+
+
+def _frac(largest: float, headroom: int = HEADROOM) -> int:
+    """Return the most fractional bits of 16-bit codes of numbers up to `largest`."""
+    exponent = int(torch.frexp(torch.tensor(largest, dtype=torch.float64))[1]) if largest else 0
+    bits = WIDTH - 1 - headroom - exponent
+    return min(max(bits, FRAC_WIDTHS[0]), FRAC_WIDTHS[-1])
+
+
+def _shared_fracs(largest: dict[str, float]) -> dict[str, int]:
+    fracs = {name: _frac(largest[name]) for name in _SHARED}
+    fracs["hidden"] = _frac(largest["hidden"], headroom=0)
+    fracs["scores"] = max(fracs["scores"], LEAST_SCORE_FRAC)
+    return fracs
+
+
+def _layer_codes(
+    layer: LayerWeights, largest: dict[str, float], shared: dict[str, int], options: DecodeOptions
+) -> LayerCodes:
+    matrices = {name: _matrix(getattr(layer, name), options) for name in MATRICES}
+    fracs = {name: _frac(value) for name, value in largest.items()}
+    for name, source in (("key", "x_1"), ("value", "x_1"), ("query", "x_1"), ("up", "x_2")):
+        fracs[name] = min(fracs[name], fracs[source] + matrices[name].frac_width)
+    fracs["middle"] = min(fracs["middle"], shared["gate"] + fracs["up"])
+    return LayerCodes(_norm_codes(layer.norm_1), _norm_codes(layer.norm_2), matrices, fracs)
+
+
+def _matrix(weight: Tensor, options: DecodeOptions) -> BlockMatrix:
+    return matrix_blocks(weight, options.weight_width, options.block)
+
+
+def _codes(values: Tensor, frac_width: int) -> Tensor:
+    return (values * 2.0**frac_width).round().clamp(LOWEST, HIGHEST).to(torch.int64)
+
+
+def _norm_codes(weight: Tensor) -> NormCodes:
+    frac_width = _frac(float(weight.abs().max()), headroom=0)
+    return NormCodes(_codes(weight, frac_width), frac_width)
+
+
+def _rotations(angles: Tensor, positions: int) -> Tensor:
+    turns = torch.arange(positions).double()[:, None] * angles
+    return _codes(torch.stack((turns.cos(), turns.sin()), -1), ROTATION_FRAC)
+
+
+def weight_bits(model: DecodeModel) -> int:
+    """Return the bits of all packed matrices, exponents of 8 bits included."""
+    matrices = [m for layer in model.layers for m in layer.matrices.values()] + [model.head]
+    return sum(
+        m.blocks.mantissas.numel() * m.width + m.blocks.exponents.numel() * 8 for m in matrices
+    )

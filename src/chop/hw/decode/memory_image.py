@@ -1,0 +1,154 @@
+"""Memory image of a decode engine: weights packed in the order of use, then the cache.
+
+A matrix is a sequence of blocks, row by row. Groups of blocks follow a header beat with their
+exponents, one byte each. A row of the cache is one group. Addresses count beats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from chop.errors import ConfigError
+from chop.hw.decode.block_codes import BlockCodes, BlockMatrix
+from chop.hw.decode.decode_model import DecodeModel
+
+Bytes = npt.NDArray[np.uint8]
+MOST_BEATS = 1 << 28
+"""Beats that an instruction can address."""
+DATA_WIDTHS = (32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class Region:
+    """Range of memory: first beat and number of beats."""
+
+    address: int
+    beats: int
+
+
+@dataclass
+class MemoryImage:
+    """Bytes of the weights, and the regions by name; `cache` regions follow the bytes."""
+
+    data_width: int
+    parts: list[Bytes] = field(default_factory=list)
+    regions: dict[str, Region] = field(default_factory=dict)
+    beats: int = 0
+
+    def add(self, name: str, content: Bytes) -> None:
+        """Append a region; the last beat is filled with zeros."""
+        beats = -(-content.size // (self.data_width // 8))
+        padded = np.zeros(beats * self.data_width // 8, dtype=np.uint8)
+        padded[: content.size] = content
+        self.parts.append(padded)
+        self.reserve(name, beats)
+
+    def reserve(self, name: str, beats: int) -> None:
+        """Append a region without content."""
+        self.regions[name] = Region(self.beats, beats)
+        self.beats += beats
+
+    def tobytes(self) -> bytes:
+        """Return the bytes of all regions with content."""
+        return b"".join(part.tobytes() for part in self.parts)
+
+
+def build_image(model: DecodeModel, data_width: int) -> MemoryImage:
+    """Return the memory image of `model` for beats of `data_width` bits."""
+    check_width(model, data_width)
+    image = MemoryImage(data_width)
+    image.add("embedding", _words(model.embedding))
+    image.add("rotations", _rows(_words(model.rotations), len(model.rotations), data_width))
+    for index, layer in enumerate(model.layers):
+        image.add(f"{index}.norm_1", _words(layer.norm_1.codes))
+        for name in ("key", "value", "query", "output"):
+            image.add(f"{index}.{name}", pack_matrix(layer.matrices[name], data_width))
+        image.add(f"{index}.norm_2", _words(layer.norm_2.codes))
+        gate, up = (layer.matrices[name] for name in ("gate", "up"))
+        image.add(f"{index}.gate_up", pack_matrix(interleave(gate, up), data_width))
+        image.add(f"{index}.down", pack_matrix(layer.matrices["down"], data_width))
+    image.add("norm", _words(model.norm.codes))
+    image.add("head", pack_matrix(model.head, data_width))
+    for index in range(len(model.layers)):
+        for name in ("keys", "values"):
+            image.reserve(f"{index}.{name}", model.shape.kv_heads * head_beats(model, data_width))
+    if image.beats > MOST_BEATS:
+        raise ConfigError(f"decode: {image.beats} beats of memory. Allowed: {MOST_BEATS}.")
+    return image
+
+
+def check_width(model: DecodeModel, data_width: int) -> None:
+    """Raise if beats of `data_width` bits do not suit the blocks of the model."""
+    if data_width not in DATA_WIDTHS:
+        raise ConfigError(f"decode: data_width must be one of {DATA_WIDTHS}, got {data_width}.")
+    options = model.options
+    lanes = data_width // options.weight_width
+    if lanes > options.block:
+        raise ConfigError(
+            f"decode: a beat of {data_width} bits has {lanes} weights of {options.weight_width} "
+            f"bits. Allowed: a block of {options.block}. Lower data_width, or raise block."
+        )
+    if model.shape.head_dim // options.block > data_width // 8:
+        raise ConfigError(
+            f"decode: a row of the cache has {model.shape.head_dim // options.block} exponents. "
+            f"Allowed: {data_width // 8}, the bytes of a beat."
+        )
+
+
+def row_beats(model: DecodeModel, data_width: int) -> int:
+    """Return the beats of a row of the cache: a header and the mantissas of a head."""
+    return 1 + model.shape.head_dim * 8 // data_width
+
+
+def head_beats(model: DecodeModel, data_width: int) -> int:
+    """Return the beats of the cache of one head."""
+    return model.options.max_length * row_beats(model, data_width)
+
+
+def interleave(first: BlockMatrix, second: BlockMatrix) -> BlockMatrix:
+    """Return a matrix whose even rows are those of `first` and whose odd rows are of `second`."""
+    (a, b), (c, d) = ((m.blocks.mantissas, m.blocks.exponents) for m in (first, second))
+    blocks = BlockCodes(*(torch.stack(pair, 1).flatten(0, 1) for pair in ((a, c), (b, d))))
+    return BlockMatrix(blocks, first.frac_width, first.width)
+
+
+def pack_matrix(matrix: BlockMatrix, data_width: int) -> Bytes:
+    """Return a matrix as groups of a header beat and the beats of its blocks."""
+    size, group = matrix.blocks.mantissas.shape[-1], data_width // 8
+    mantissas = matrix.blocks.mantissas.reshape(-1, size).numpy()
+    exponents = matrix.blocks.exponents.reshape(-1).numpy().astype(np.uint8)
+    packed = _pack(mantissas, matrix.width)
+    parts = []
+    for start in range(0, len(packed), group):
+        header = np.zeros(group, dtype=np.uint8)
+        chosen = exponents[start : start + group]
+        header[: len(chosen)] = chosen
+        parts += [header, packed[start : start + group].reshape(-1)]
+    return np.concatenate(parts)
+
+
+def _pack(mantissas: npt.NDArray[np.int64], width: int) -> Bytes:
+    """Return rows of bytes; the first of two 4-bit mantissas is in the low bits."""
+    if width == 8:
+        return mantissas.astype(np.int8).view(np.uint8)
+    nibbles = (mantissas & 15).astype(np.uint8)
+    return (nibbles[:, 0::2] | (nibbles[:, 1::2] << 4)).astype(np.uint8)
+
+
+def _words(codes: Tensor) -> Bytes:
+    """Return 16-bit codes as little-endian bytes."""
+    return codes.reshape(-1).numpy().astype("<i2").view(np.uint8)
+
+
+def _rows(content: Bytes, rows: int, data_width: int) -> Bytes:
+    """Return rows of bytes, each filled with zeros to whole beats."""
+    shaped = content.reshape(rows, -1)
+    width = -(-shaped.shape[1] * 8 // data_width) * data_width // 8
+    padded = np.zeros((rows, width), dtype=np.uint8)
+    padded[:, : shaped.shape[1]] = shaped
+    return padded.reshape(-1)

@@ -1,0 +1,79 @@
+// 16-bit elements to blocks of MXINT8 mantissas with a shared exponent.
+// A block leaves when its last element has come, 1 mantissa per cycle. Latency BLOCK + 3 cycles from
+// the first element of a block. Throughput 1 element per cycle. It never stalls.
+`default_nettype none
+
+module block_collector #(
+    parameter int BLOCK = 32  // elements of a block, a power of two
+) (
+    input  wire logic               clk,
+    input  wire logic               rst,
+    input  wire logic signed [15:0] element,
+    input  wire logic               element_valid,
+    output      logic signed [ 7:0] mantissa,
+    output      logic        [ 3:0] exponent,
+    output      logic               mantissa_valid,
+    output      logic               is_busy
+);
+
+  localparam int INDEX = $clog2(BLOCK);
+
+  logic signed [15:0] slots[2*BLOCK];
+  logic [INDEX-1:0] fill_q, drain_q;
+  logic fill_half_q, drain_half_q, draining_q, block_done;
+  logic [15:0] magnitude, bits_q, bits, drain_bits_q;
+  logic [3:0] place, exponent_1_q;
+  logic signed [15:0] code_1_q;
+  logic valid_1_q;
+  logic signed [15:0] floor_1, rounded_1;
+  logic [15:0] dropped_1;
+
+  assign magnitude  = element[15] ? 16'd0 - element : element;
+  assign bits       = magnitude | (fill_q == '0 ? '0 : bits_q);
+  assign block_done = element_valid && fill_q == INDEX'(BLOCK - 1);
+
+  always_comb begin  // the smallest exponent at which the largest magnitude has 7 bits
+    place = '0;
+    for (int i = 7; i < 16; i++) if (drain_bits_q[i]) place = 4'(i - 6);
+  end
+
+  assign floor_1   = code_1_q >>> exponent_1_q;
+  assign dropped_1 = 16'({code_1_q, 16'd0} >> exponent_1_q);
+  assign rounded_1 = floor_1
+      + 16'(dropped_1[15] && (dropped_1[14:0] != '0 || floor_1[0]));
+
+  always_ff @(posedge clk) begin
+    if (element_valid) begin
+      slots[{fill_half_q, fill_q}] <= element;
+      bits_q <= bits;
+      fill_q <= fill_q + 1'b1;
+    end
+    if (block_done) begin
+      fill_half_q  <= !fill_half_q;
+      drain_half_q <= fill_half_q;
+      drain_bits_q <= bits;
+    end
+    if (draining_q) drain_q <= drain_q + 1'b1;
+    draining_q     <= block_done || (draining_q && drain_q != INDEX'(BLOCK - 1));
+    code_1_q       <= slots[{drain_half_q, drain_q}];
+    exponent_1_q   <= place;
+    valid_1_q      <= draining_q;
+    mantissa       <= rounded_1 > 16'sd127 ? 8'sd127 : rounded_1 < -16'sd127 ? -8'sd127
+        : 8'(rounded_1);
+    exponent       <= exponent_1_q;
+    mantissa_valid <= valid_1_q;
+    if (rst) begin
+      fill_q         <= '0;
+      drain_q        <= '0;
+      fill_half_q    <= 1'b0;
+      draining_q     <= 1'b0;
+      valid_1_q      <= 1'b0;
+      mantissa_valid <= 1'b0;
+    end
+  end
+
+  assign is_busy = fill_q != '0 || draining_q || valid_1_q || mantissa_valid;
+
+endmodule
+
+`default_nettype wire

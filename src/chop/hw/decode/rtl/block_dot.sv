@@ -1,0 +1,110 @@
+// Products of a streamed matrix in MXINT and a vector in MXINT8, one row after the other.
+//
+// A beat has LANES weights of WEIGHT_WIDTH bits or, if is_wide, DATA_WIDTH / 8 of 8 bits. The
+// vector's lanes come one cycle after the beat. The sum of a row is exact; then it is rounded to 16
+// bits. Latency from the last beat of a row to its element: 8 cycles. Throughput 1 beat per cycle.
+`default_nettype none
+
+module block_dot #(
+    parameter int DATA_WIDTH   = 128,  // bits of a beat
+    parameter int WEIGHT_WIDTH = 4,    // bits of a weight, 4 or 8
+    parameter int ACC_WIDTH    = 56    // bits of an exact sum
+) (
+    input  wire logic                                 clk,
+    input  wire logic                                 rst,
+    input  wire logic [               DATA_WIDTH-1:0] beat,
+    input  wire logic                                 beat_valid,
+    input  wire logic                                 beat_first,     // of its row
+    input  wire logic                                 beat_last,      // of its row
+    input  wire logic [                          3:0] beat_exponent,  // of its block
+    input  wire logic                                 is_wide,
+    input  wire logic                                 half,           // of the lanes, if is_wide
+    input  wire logic [DATA_WIDTH/WEIGHT_WIDTH*8-1:0] lanes,          // one cycle after the beat
+    input  wire logic [                          3:0] lanes_exponent,
+    input  wire logic [                          5:0] shift_even,     // of rows 0, 2, ...
+    input  wire logic [                          5:0] shift_odd,
+    input  wire logic                                 restart,        // the next row is row 0
+    output      logic signed [                  15:0] element,
+    output      logic                                 element_odd,
+    output      logic                                 element_valid
+);
+
+  localparam int LANES = DATA_WIDTH / WEIGHT_WIDTH;
+  localparam int FACTOR_WIDTH = WEIGHT_WIDTH + 1;  // a low half of 4 bits has no sign
+  localparam int PRODUCT_WIDTH = FACTOR_WIDTH + 8;
+  localparam int SUM_WIDTH = 24;  // 64 products of 15 bits
+
+  logic [DATA_WIDTH-1:0] beat_1_q;
+  logic [3:0] exponent_1_q;
+  logic half_1_q;
+  logic [4:0] exponent_2_q, exponent_3_q, exponent_4_q;
+  logic [4:0] valid_q, first_q, last_q;
+  logic signed [PRODUCT_WIDTH-1:0] products_2_q[LANES];
+  logic signed [SUM_WIDTH-1:0] even_sum, odd_sum, even_3_q, odd_3_q, total_4_q;
+  logic signed [ACC_WIDTH-1:0] shifted_5_q, acc_6_q;
+  logic row_done_q, row_odd_q, odd_7_q;
+
+  for (genvar i = 0; i < LANES; i++) begin : g_lane
+    localparam int BYTE = i * WEIGHT_WIDTH / 8;
+    localparam int UPPER = DATA_WIDTH / 8 + BYTE < LANES ? DATA_WIDTH / 8 + BYTE : BYTE;
+    logic signed [FACTOR_WIDTH-1:0] weight;
+    logic signed [7:0] lane;
+    logic is_unsigned;
+    assign is_unsigned = WEIGHT_WIDTH == 4 && i % 2 == 0 && is_wide;
+    assign weight = $signed({
+      !is_unsigned && beat_1_q[(i+1)*WEIGHT_WIDTH-1], beat_1_q[i*WEIGHT_WIDTH+:WEIGHT_WIDTH]
+    });
+    assign lane = !is_wide ? lanes[i*8+:8] : half_1_q ? lanes[UPPER*8+:8] : lanes[BYTE*8+:8];
+    always_ff @(posedge clk) products_2_q[i] <= PRODUCT_WIDTH'(weight) * PRODUCT_WIDTH'(lane);
+  end
+
+  always_comb begin
+    even_sum = '0;
+    odd_sum  = '0;
+    for (int i = 0; i < LANES; i += 2) begin
+      even_sum = even_sum + SUM_WIDTH'(products_2_q[i]);
+      odd_sum  = odd_sum + SUM_WIDTH'(products_2_q[i+1]);
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    beat_1_q     <= beat;
+    exponent_1_q <= beat_exponent;
+    half_1_q     <= half;
+    exponent_2_q <= 5'(exponent_1_q) + 5'(lanes_exponent);
+    even_3_q     <= even_sum;
+    odd_3_q      <= odd_sum;
+    exponent_3_q <= exponent_2_q;
+    total_4_q    <= even_3_q + (WEIGHT_WIDTH == 4 && is_wide ? odd_3_q <<< 4 : odd_3_q);
+    exponent_4_q <= exponent_3_q;
+    shifted_5_q  <= ACC_WIDTH'(total_4_q) <<< exponent_4_q;
+    if (valid_q[4]) acc_6_q <= (first_q[4] ? '0 : acc_6_q) + shifted_5_q;
+    valid_q    <= {valid_q[3:0], beat_valid};
+    first_q    <= {first_q[3:0], beat_first};
+    last_q     <= {last_q[3:0], beat_last};
+    row_done_q <= valid_q[4] && last_q[4];
+    if (row_done_q) row_odd_q <= !row_odd_q;
+    odd_7_q     <= row_odd_q;
+    element_odd <= odd_7_q;
+    if (rst || restart) row_odd_q <= 1'b0;
+    if (rst) begin
+      valid_q    <= '0;
+      row_done_q <= 1'b0;
+    end
+  end
+
+  shift_cast #(
+      .IN_WIDTH(ACC_WIDTH)
+  ) u_cast (
+      .clk           (clk),
+      .rst           (rst),
+      .data_in       (acc_6_q),
+      .shift         (row_odd_q ? shift_odd : shift_even),
+      .data_in_valid (row_done_q),
+      .data_out      (element),
+      .data_out_valid(element_valid)
+  );
+
+endmodule
+
+`default_nettype wire

@@ -1,0 +1,89 @@
+// SiLU(gate) * up: even elements are gates, odd ones belong to the gate before.
+// SiLU is a straight line for each value of the high bits of a gate: base + slope * low bits.
+// Latency 8 cycles from `up`. Throughput 1 element per cycle. It never stalls.
+`default_nettype none
+
+module silu_gate #(
+    parameter int LOW_BITS    = 7,            // low bits of a gate, 1 to 12
+    parameter int BASE_WIDTH  = 36,           // bits of a base, signed
+    parameter int SLOPE_WIDTH = 20,           // bits of a slope, signed
+    parameter     LINE_FILE   = "silu.mem"    // {slope, base} for each line
+) (
+    input  wire logic               clk,
+    input  wire logic               rst,
+    input  wire logic signed [15:0] element,
+    input  wire logic               element_odd,
+    input  wire logic               element_valid,
+    input  wire logic        [ 5:0] shift,          // of the product
+    output      logic signed [15:0] gated,
+    output      logic               gated_valid,
+    output      logic               is_busy
+);
+
+  localparam int LINES = 1 << (16 - LOW_BITS);
+  localparam int EXACT = (BASE_WIDTH > SLOPE_WIDTH + LOW_BITS ? BASE_WIDTH
+      : SLOPE_WIDTH + LOW_BITS) + 2;
+
+  logic [SLOPE_WIDTH+BASE_WIDTH-1:0] lines[LINES];
+  logic [SLOPE_WIDTH+BASE_WIDTH-1:0] line_q;
+  logic [LOW_BITS-1:0] low_q;
+  logic signed [BASE_WIDTH-1:0] base_q;
+  logic signed [EXACT-1:0] rise_q, exact_q;
+  logic signed [15:0] silu, silu_q;
+  logic signed [31:0] product_q;
+  logic signed [15:0] elements_q[5];
+  logic [4:0] odd_q, valid_q;
+  logic product_valid_q, unused_valid;
+
+  initial $readmemh(LINE_FILE, lines);
+
+  always_ff @(posedge clk) begin
+    line_q  <= lines[element[15:LOW_BITS]];
+    low_q   <= element[LOW_BITS-1:0];
+    rise_q  <= EXACT'($signed(line_q[BASE_WIDTH+:SLOPE_WIDTH])) * EXACT'($signed({1'b0, low_q}));
+    base_q  <= $signed(line_q[BASE_WIDTH-1:0]);
+    exact_q <= rise_q + EXACT'(base_q);
+    elements_q[0] <= element;
+    for (int i = 1; i < 5; i++) elements_q[i] <= elements_q[i-1];
+    odd_q   <= {odd_q[3:0], element_odd};
+    valid_q <= {valid_q[3:0], element_valid};
+    if (valid_q[4] && !odd_q[4]) silu_q <= silu;
+    product_q       <= 32'(silu_q) * 32'(elements_q[4]);
+    product_valid_q <= valid_q[4] && odd_q[4];
+    if (rst) begin
+      valid_q         <= '0;
+      product_valid_q <= 1'b0;
+    end
+  end
+
+  shift_cast #(
+      .IN_WIDTH(EXACT)
+  ) u_silu (
+      .clk           (clk),
+      .rst           (rst),
+      .data_in       (exact_q),
+      .shift         (6'(LOW_BITS + 4)),
+      .data_in_valid (valid_q[2]),
+      .data_out      (silu),
+      .data_out_valid(unused_valid)
+  );
+
+  shift_cast #(
+      .IN_WIDTH(32)
+  ) u_cast (
+      .clk           (clk),
+      .rst           (rst),
+      .data_in       (product_q),
+      .shift         (shift),
+      .data_in_valid (product_valid_q),
+      .data_out      (gated),
+      .data_out_valid(gated_valid)
+  );
+
+  assign is_busy = valid_q != '0 || product_valid_q || gated_valid;
+
+  wire logic unused_ok = &{1'b0, unused_valid};
+
+endmodule
+
+`default_nettype wire
