@@ -46,7 +46,10 @@ class MemoryTiming:
 
 @dataclass(frozen=True)
 class MemoryPreset:
-    """External memory by its data sheet: JEDEC timing, and a controller of 200 ns latency."""
+    """External memory with the round figures of its generation; a part's data sheet may differ.
+
+    Bandwidth is the data rate times the width. The latency includes the controller.
+    """
 
     bytes_per_second: float
     latency_ns: float
