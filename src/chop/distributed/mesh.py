@@ -11,7 +11,7 @@ from chop.errors import ConfigError
 
 @dataclass(frozen=True)
 class Mesh:
-    """Devices in a line (`(4,)`) or a grid (`(2, 4)`), all of one kind.
+    """Devices in a line (`(4,)`), a grid (`(2, 4)`) or a block (`(2, 2, 4)`), all of one kind.
 
     `bandwidth`: bytes per second between neighbours along each axis. `latency`: seconds before the
     first byte of a message, along each axis. One value applies to all axes. `memory`: bytes per
@@ -30,9 +30,9 @@ class Mesh:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if len(self.shape) not in (1, 2) or any(n < 1 for n in self.shape):
+        if len(self.shape) not in (1, 2, 3) or any(n < 1 for n in self.shape):
             raise ConfigError(
-                f"mesh shape {list(self.shape)}: expected one or two axes of at least 1 device."
+                f"mesh shape {list(self.shape)}: expected one to three axes of at least 1 device."
             )
         for name in ("bandwidth", "latency"):
             values = getattr(self, name)
