@@ -1,5 +1,6 @@
 """Parallel back end: plan how a graph is split over a mesh of devices, and run the plan."""
 
+from chop.distributed.hand_plans import comparison_records, hand_plans
 from chop.distributed.mesh import Mesh
 from chop.distributed.plan import Cost, Plan, fixed_plan, make_plan
 from chop.distributed.plan_report import cost_records, plan_records, plan_table
@@ -10,8 +11,10 @@ __all__ = [
     "Mesh",
     "Plan",
     "Strategy",
+    "comparison_records",
     "cost_records",
     "fixed_plan",
+    "hand_plans",
     "make_plan",
     "plan_records",
     "plan_table",

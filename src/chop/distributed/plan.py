@@ -239,7 +239,7 @@ def priced_plan(
 ) -> Plan:
     """Return the plan with these strategies; the layouts for several readers are chosen."""
     setting = Setting(mesh, training)
-    problem = PlanningProblem(program, setting, fixed=options)
+    problem = PlanningProblem(program, setting, choices={n: [o] for n, o in options.items()})
     decisions = decisions_of(problem, Solver(problem).solve().best)
     cost = price_decisions(program, mesh, decisions, training=training)
     return Plan(mesh, training, options, cost, False, cost.step_seconds, 0.0, decisions.published)

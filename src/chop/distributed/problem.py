@@ -151,7 +151,7 @@ class Segment:
 class PlanningProblem:
     """Variables and segments of a program in a setting.
 
-    `allowed` restricts the options. `fixed` replaces them by one option per value.
+    `allowed` restricts the options. `choices` replaces the options of some values.
     """
 
     def __init__(
@@ -159,10 +159,10 @@ class PlanningProblem:
         program: Program,
         setting: Setting,
         allowed: Sequence[Filter] = (),
-        fixed: Mapping[str, Option] | None = None,
+        choices: Mapping[str, list[Option]] | None = None,
     ) -> None:
         self.program, self.setting, self.allowed = program, setting, tuple(allowed)
-        self.fixed = fixed or {}
+        self.choices = choices or {}
         self.readers = program.readers()
         self.values = {value.name: value for value in program.values}
         self._interned: dict[Any, Any] = {}
@@ -180,17 +180,24 @@ class PlanningProblem:
     def _domain(self, value: ProgramValue) -> ValueOptions:
         key = structure_of(value)
         options = self._options(value, key)
-        chosen = (key, tuple(map(str, options))) if self.fixed else (key, len(options), id(options))
+        chosen = (key, self._words(options) if value.name in self.choices else id(options))
         if chosen not in self._interned:
             operands = list(dict.fromkeys(r.operand for r in value.references))
             self._interned[chosen] = domain_of(value, self.setting, options, operands)
         domain: ValueOptions = self._interned[chosen]
         return domain
 
+    def _words(self, options: list[Option]) -> str:
+        """Return a text that is equal for equal lists of options."""
+        if id(options) not in self._interned:
+            self._interned[id(options)] = str(options)
+        words: str = self._interned[id(options)]
+        return words
+
     def _options(self, value: ProgramValue, key: Any) -> list[Option]:
-        """Return the options of a value; equal lists are the same object."""
-        if value.name in self.fixed:
-            return [self.fixed[value.name]]
+        """Return the options of a value; lists of equal values are the same object."""
+        if value.name in self.choices:
+            return self.choices[value.name]
         if key not in self._interned:
             self._interned[key] = options_of(value, self.setting)
         options: list[Option] = self._interned[key]
