@@ -2,6 +2,7 @@
 
 from chop.distributed.hand_plans import comparison_records, hand_plans
 from chop.distributed.mesh import Mesh
+from chop.distributed.pipeline import PipelinePlan, PipelineStage, make_pipeline
 from chop.distributed.plan import Cost, Plan, fixed_plan, make_plan
 from chop.distributed.plan_report import cost_records, plan_records, plan_table
 from chop.distributed.strategies import Strategy
@@ -9,12 +10,15 @@ from chop.distributed.strategies import Strategy
 __all__ = [
     "Cost",
     "Mesh",
+    "PipelinePlan",
+    "PipelineStage",
     "Plan",
     "Strategy",
     "comparison_records",
     "cost_records",
     "fixed_plan",
     "hand_plans",
+    "make_pipeline",
     "make_plan",
     "plan_records",
     "plan_table",

@@ -110,16 +110,21 @@ class DoesNotFitError(Exception):
 
 
 class Solver:
-    """Optimum over consecutive segments of a problem."""
+    """Optimum over consecutive segments of a problem.
+
+    `pins`: options of variables between segments that are decided already.
+    """
 
     def __init__(
         self,
         problem: PlanningProblem,
         segments: Sequence[Segment] | None = None,
         load: Load | None = None,
+        pins: Mapping[str, int] | None = None,
     ) -> None:
         self.segments = list(problem.segments if segments is None else segments)
         self.load = load or Load()
+        self.pins = pins or {}
 
     def solve(self, memory: float | None = None) -> Optimum:
         """Return the optimum within `memory` bytes; raise `DoesNotFitError` if there is none."""
@@ -127,6 +132,24 @@ class Solver:
         if memory is None or fast.bytes <= memory:
             return Optimum(fast, min(bound, fast.seconds))
         return self._within(memory, fast, bound)
+
+    def solve_on(self, rates: Sequence[float], memory: float) -> Optimum:
+        """Return the best assignment within `memory` among those at rising `rates` and mixtures.
+
+        Solvers that use the same rates share the eliminations of their segments.
+        """
+        count = len(self.segments)
+        trials = [(rate, *self.at([rate] * count)) for rate in (TIE_RATE, *rates)]
+        bound = max(cost - rate * memory for rate, _, cost in trials)
+        fitting = [a for _, a, _ in trials if a.bytes <= memory]
+        if not fitting:
+            raise DoesNotFitError(trials[-1][1])
+        best = min(fitting, key=lambda a: a.seconds)
+        larger = [rate for rate, a, _ in trials if a.bytes > memory and rate < best.rate]
+        if larger:
+            mixtures = self._mixtures(max(larger), best.rate, memory, directions=1)
+            best = min([best, *mixtures], key=lambda a: a.seconds)
+        return Optimum(best, min(bound, best.seconds))
 
     def at(self, rates: Sequence[float]) -> tuple[Assignment, float]:
         """Return the best assignment at one price of a byte per segment, and the bound."""
@@ -148,11 +171,18 @@ class Solver:
 
     def _top(self, kinds: Sequence[Elimination]) -> Elimination:
         """Eliminate the variables between segments, in the order of their last segment."""
-        tables, last = [], {}
+        tables: list[CostTable] = []
+        last: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for i, (segment, inner) in enumerate(zip(self.segments, kinds, strict=True)):
             scope = tuple(_global(segment, i, name) for name in inner.rest.scope)
             tables.append(CostTable(scope, inner.rest.costs))
+            sizes.update(zip(scope, inner.rest.costs.shape, strict=True))
             last.update(dict.fromkeys(scope, i))
+        for name in self.pins.keys() & last.keys():
+            costs = np.full(sizes[name], np.inf)
+            costs[self.pins[name]] = 0.0
+            tables.append(CostTable((name,), costs))
         return eliminate(tables, sorted(last, key=lambda name: last[name]))
 
     def _assignment(
@@ -193,14 +223,16 @@ class Solver:
             raise DoesNotFitError(least)
         return fast, least
 
-    def _mixtures(self, low: float, high: float, memory: float) -> Iterator[Assignment]:
+    def _mixtures(
+        self, low: float, high: float, memory: float, directions: int = 2
+    ) -> Iterator[Assignment]:
         """Yield assignments that fit: the low price in as many segments as possible."""
         count = len(self.segments)
-        orders: tuple[Callable[[int], list[float]], ...] = (
+        orders: list[Callable[[int], list[float]]] = [
             lambda k: [high] * k + [low] * (count - k),
             lambda k: [low] * (count - k) + [high] * k,
-        )
-        for rates in orders:
+        ]
+        for rates in orders[:directions]:
             fits, fails = count, 0
             while fits - fails > 1:
                 k = (fits + fails) // 2

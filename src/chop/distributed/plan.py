@@ -188,11 +188,18 @@ def check_divisible(program: Program, mesh: Mesh) -> None:
 def decisions_of(problem: PlanningProblem, assignment: Assignment) -> Decisions:
     """Return an assignment as strategies, published layouts and recomputed segments."""
     values = assignment.values(problem.segments)
+    return decisions_of_values(problem, values, assignment.recomputed)
+
+
+def decisions_of_values(
+    problem: PlanningProblem, values: Mapping[str, int], again: Sequence[int]
+) -> Decisions:
+    """Return the options of all variables as decisions; `again`: segments that are recomputed."""
     options = {n: domain.options[values[n]] for n, domain in problem.domains.items()}
     bare = Decisions(options, {})
     shared = {n: _uses(face, values[published(n)]) for n, face in problem.published.items()}
     changed = {n: uses for n, uses in shared.items() if uses != bare.own(n)}
-    recomputed = [problem.segments[i].values for i in assignment.recomputed]
+    recomputed = [problem.segments[i].values for i in again]
     return Decisions(options, changed, recomputed)
 
 

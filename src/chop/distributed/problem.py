@@ -97,10 +97,12 @@ class SegmentKind:
     _decoded: dict[Any, tuple[dict[str, int], np.ndarray]] = field(default_factory=dict)
 
     def eliminate(self, weights: PartWeights) -> Elimination:
-        """Eliminate all variables but `keep` and `RECOMPUTE`; cached."""
+        """Eliminate all variables but `keep`, `RECOMPUTE` last; cached."""
         if weights not in self._solved:
             tables = self._tables(weights)
-            self._order = self._order or elimination_order(tables, (*self.keep, RECOMPUTE))
+            if not self._order:
+                again = [RECOMPUTE] if self.can_recompute else []
+                self._order = elimination_order(tables, (*self.keep, RECOMPUTE)) + again
             self._solved[weights] = eliminate(tables, self._order)
         return self._solved[weights]
 
