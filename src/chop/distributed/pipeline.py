@@ -1,6 +1,6 @@
 """Pipeline of stages with micro-batches (1F1B) on top of sharding plans.
 
-Every stage has its own mesh of devices and runs consecutive segments of the program. PipelineStage s of P
+Every stage has its own mesh of devices and runs consecutive segments of the program. Stage s of P
 (from 0) stores the activations of min(P − s, m) micro-batches at once, for m micro-batches per
 step. With the time tₛ of one micro-batch and gₛ of the work once per step (gradients, optimizer
 state), a step takes
