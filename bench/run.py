@@ -130,6 +130,7 @@ BY_HAND = {
     "prediction_bands.py": "writes tables of the predictor, not results",
     "guard.py": "compares two commits: make guard",
     "guard_rows.py": "worker of guard.py",
+    "shard_plans.py": "worker of shard.py",
     "journey_peer.py": "runs in the environment of another program, for journeys.py",
     "imdb/run.py": "trains for hours; its README says how",
     "search/run.py": "searches for hours; its README says how",

@@ -4,6 +4,7 @@ Planning time of BERT-base at 12, 24 and 48 layers on two devices, for inference
 grows as the number of layers does. For each, the modelled step and memory of a device against the
 whole model on one. Then a BERT of 4 layers is run on two gloo processes: the bytes of parameters
 each really holds, and how far its outputs and gradients are from those of the whole model.
+`shard_plans.py` plans Llama-3 shapes on 64 to 1,024 devices.
 
     python bench/shard.py [--rounds N] [--batch N] [--length N]
 """
@@ -23,6 +24,8 @@ import torch
 import transformers
 from measuring.checked import once
 from measuring.record import save
+from shard_plans import PEER, axis_by_axis, depth_exponent, in_processes
+from shard_plans import limits as plan_limits
 from tabulate import tabulate
 
 import chop.passes as passes
@@ -80,6 +83,20 @@ def run(batch: int, length: int) -> dict[str, Any]:
     return {**found.record(), "whole_bytes": whole, "planned_bytes": plan.cost.parameter_bytes}
 
 
+def large_plans() -> dict[str, Any]:
+    """Plans of Llama-3 shapes, and what planning one axis given the other loses."""
+    records = in_processes()
+    bounds = plan_limits(records)
+    print(tabulate([(n, *pair) for n, pair in bounds.items()], ("measure", "value", "at most")))
+    return {
+        "large": records,
+        "large_limits": bounds,
+        "large_depth_exponent": depth_exponent(records),
+        "axis_by_axis": axis_by_axis(),
+        "peer": PEER,
+    }
+
+
 def main() -> int:
     """Measure, print tables, write bench/results/shard.json; 1 where a limit is broken."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -101,13 +118,15 @@ def main() -> int:
         "depth_exponent": math.log2(times[48] / times[12]) / 2,
         "seconds_at_12_layers": times[12],
         "run": run(4, 32),
+        **large_plans(),
         "input": {"batch": options.batch, "length": options.length, "mesh": MESH},
     }
     limits = [(key, results[key], limit) for key, limit in LIMITS.items()]
     print(tabulate(limits, headers=("measure", "value", "at most"), floatfmt=".3f"))
     print(tabulate(results["run"].items()))
     print(save("shard", {**results, "limits": LIMITS}))
-    broken = any(results[key] > limit for key, limit in LIMITS.items())
+    pairs = [*results["large_limits"].values(), *((results[k], v) for k, v in LIMITS.items())]
+    broken = any(value > limit for value, limit in pairs)
     return int(broken or not results["run"]["is_equal"])
 
 

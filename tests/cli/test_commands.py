@@ -526,7 +526,7 @@ def test_a_report_takes_accuracy_from_the_runs_and_reports_are_compared(mase, tr
         ("search mlp --formats integer --set space.values.x=[1]", "exclude 'space'"),
         ("search mlp --dataset digits --formats intger", "Unknown format 'intger'"),
         ("search mlp --dataset digits --formats integer --costs byts", "unknown cost 'byts'"),
-        ("shard mlp --mesh-shape 0,2", "expected one or two axes of at least 1 device"),
+        ("shard mlp --mesh-shape 0,2", "expected one to three axes of at least 1 device"),
     ],
 )
 def test_what_cannot_be_searched_or_shown_is_explained(mase, line, message):

@@ -9,8 +9,8 @@ from chop.errors import ConfigError
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"shape": ()}, r"mesh shape \[\]: expected one or two axes"),
-        ({"shape": (2, 2, 2)}, r"mesh shape \[2, 2, 2\]: expected one or two axes"),
+        ({"shape": ()}, r"mesh shape \[\]: expected one to three axes"),
+        ({"shape": (2, 2, 2, 2)}, r"mesh shape \[2, 2, 2, 2\]: expected one to three axes"),
         ({"shape": (2, 0)}, "of at least 1 device"),
         ({"shape": (2,), "latency": (1.0, 2.0)}, "mesh latency has 2 values for 1 axes"),
         ({"bandwidth": (0.0,)}, r"mesh bandwidth \[0.0\]: out of range"),

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
+from tabulate import tabulate
+
 from chop.arguments import an, takes
+from chop.distributed.hand_plans import comparison_records, hand_plans
+from chop.distributed.pipeline import PipelinePlan, make_pipeline
 from chop.distributed.plan import Plan
-from chop.distributed.plan_report import cost_records, plan_records, plan_table
+from chop.distributed.plan_file import LoadedPlan, load_plan, plan_differences, plan_document
+from chop.distributed.plan_report import PLAN_HEADERS, cost_records, draw, plan_records, plan_table
 from chop.distributed.verify_plan import Verification, verify_plan
-from chop.errors import ChopError
+from chop.errors import ChopError, ConfigError
 from chop.ir.graph import MaseGraph
 from chop.passes import (
     add_common_metadata_analysis_pass,
@@ -27,14 +35,26 @@ class ShardArgs(AutoshardingArgs):
     verify: Annotated[
         bool, "Run the plan on processes of this machine and compare with the whole model."
     ] = False
+    compare: Annotated[bool, "Price DDP, FSDP and Megatron plans beside this one."] = False
+    against: Annotated[
+        Path | None, "A saved plan: price it at these shapes and print the differences."
+    ] = None
+    stages: Annotated[int, "Stages of a pipeline; the mesh is that of one stage."] = 1
+    micro_batches: Annotated[
+        int, "Micro-batches of a step. With stages, inputs have the rows of one micro-batch."
+    ] = 1
 
 
 @dataclass(frozen=True)
 class ShardResult:
-    """The plan, and its verification if there was one."""
+    """The plan, and what was asked for beside it."""
 
     plan: Plan
     verification: Verification | None = None
+    document: Mapping[str, Any] = field(default_factory=dict)
+    comparison: Sequence[Mapping[str, Any]] = ()
+    pipeline: PipelinePlan | None = None
+    saved: LoadedPlan | None = None
 
     def record(self) -> dict[str, Any]:
         """Return plain data: the cost, one record per value, the verification."""
@@ -43,12 +63,24 @@ class ShardResult:
             "cost": cost_records(self.plan),
             "values": plan_records(self.plan),
             "verification": self.verification.record() if self.verification else None,
+            "comparison": list(self.comparison),
+            "pipeline": self.pipeline.record() if self.pipeline else None,
         }
 
     def table(self) -> str:
-        """Return the plan, its cost and the verdict as text."""
-        text = plan_table(self.plan)
-        return f"{text}\n\n{verdict(self.verification)}" if self.verification else text
+        """Return the plan, its cost and what was asked for as text."""
+        if self.pipeline:
+            stages = tabulate(self.pipeline.record()["stages"], headers="keys")
+            values = draw(plan_records(self.plan, only_split=True), PLAN_HEADERS)
+            return f"{values}\n\n{stages}\n\n{pipeline_sentence(self.pipeline)}"
+        parts = [plan_table(self.plan), bound_sentence(self.plan)]
+        if self.comparison:
+            parts += [tabulate(list(self.comparison), headers="keys", floatfmt=".4g")]
+        if self.saved:
+            rows = plan_differences(self.saved.plan, self.plan)
+            parts += [saved_sentence(self.saved), *([tabulate(rows, "keys")] if rows else [])]
+        parts += [verdict(self.verification)] if self.verification else []
+        return "\n\n".join(parts)
 
 
 @takes(graph=an(MaseGraph), args=an(ShardArgs))
@@ -56,20 +88,81 @@ def shard(graph: MaseGraph, args: ShardArgs, dummy_in: Any = None) -> ShardResul
     """Plan `graph` for the shapes of `dummy_in` (None: those of its capture); verify if asked.
 
     The graph is annotated, its model unchanged. A plan with other results than the model raises a
-    ChopError.
+    ChopError. With `stages` or `micro_batches`, a pipeline is planned, and the graph gets no
+    layouts.
     """
     inputs = bind_inputs(graph, dummy_in, "shard")
     init_metadata_analysis_pass(graph)
     add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
+    if args.stages > 1 or args.micro_batches > 1:
+        pipeline = _pipeline(graph, args)
+        return ShardResult(
+            pipeline.plan, document=plan_document(pipeline.plan, graph), pipeline=pipeline
+        )
     fields = AutoshardingArgs.__dataclass_fields__
     _, info = autosharding_analysis_pass(graph, {name: getattr(args, name) for name in fields})
     plan: Plan = info["plan"]
-    if not args.verify:
-        return ShardResult(plan)
+    return ShardResult(
+        plan,
+        _verified(graph, plan, inputs) if args.verify else None,
+        plan_document(plan, graph),
+        _comparison(graph, plan) if args.compare else (),
+        saved=_saved(graph, args.against) if args.against else None,
+    )
+
+
+def _saved(graph: MaseGraph, file: Path) -> LoadedPlan:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"shard: {file} is not a saved plan: {error}.") from error
+    return load_plan(document, graph)
+
+
+def _verified(graph: MaseGraph, plan: Plan, inputs: Any) -> Verification:
     verification = verify_plan(graph, plan, inputs)
     if not verification.is_equal:
         raise ChopError(f"shard: {verdict(verification)}")
-    return ShardResult(plan, verification)
+    return verification
+
+
+def _comparison(graph: MaseGraph, plan: Plan) -> list[dict[str, Any]]:
+    return comparison_records(plan, hand_plans(graph, plan.mesh, training=plan.training))
+
+
+def _pipeline(graph: MaseGraph, args: ShardArgs) -> PipelinePlan:
+    conflicts = [n for n in ("verify", "compare", "against", "pins") if getattr(args, n)]
+    if conflicts:
+        raise ConfigError(f"shard: {conflicts[0]} is for plans without a pipeline; remove stages.")
+    counts = {"stages": args.stages, "micro_batches": args.micro_batches}
+    return make_pipeline(graph, args.mesh(), training=args.training, **counts)
+
+
+def bound_sentence(plan: Plan) -> str:
+    """Return the proved bound as a sentence."""
+    step, bound = plan.cost.step_seconds * 1e3, plan.bound_seconds * 1e3
+    if plan.is_exact:
+        return f"No plan that fits is faster by this model: {step:.4g} ms is optimal."
+    return f"No plan that fits takes less than {bound:.4g} ms: the gap is at most {plan.gap:.3%}."
+
+
+def pipeline_sentence(pipeline: PipelinePlan) -> str:
+    """Return the time of a pipeline as a sentence."""
+    return (
+        f"{len(pipeline.stages)} stages, {pipeline.micro_batches} micro-batches: a step takes "
+        f"{pipeline.step_seconds * 1e3:.4g} ms, {pipeline.bubble:.1%} of it bubble; the largest "
+        f"gap of a stage is {pipeline.gap:.3%}."
+    )
+
+
+def saved_sentence(saved: LoadedPlan) -> str:
+    """Return what became of a saved plan as a sentence."""
+    cost = saved.plan.cost.step_seconds * 1e3
+    text = f"The saved plan takes {cost:.4g} ms at these shapes, {saved.saved_seconds * 1e3:.4g} ms"
+    changed = ", ".join(
+        f"{name} {before} -> {after}" for name, (before, after) in saved.changed_shapes.items()
+    )
+    return f"{text} when it was saved." + (f" Shapes changed: {changed}." if changed else "")
 
 
 def verdict(result: Verification) -> str:

@@ -3,15 +3,46 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from chop.config import check_fields
 from chop.errors import ConfigError
 
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+"""Bytes of a decimal unit; the binary ones (KIB, MIB …) are powers of 1024."""
+UNITS |= {f"{name[0]}IB": 1024**k for k, name in enumerate(("KB", "MB", "GB", "TB"), 1)}
+
+
+def mesh_shape_of(text: str) -> tuple[int, ...]:
+    """Return the shape of a mesh in words.
+
+    >>> mesh_shape_of("8x8")
+    (8, 8)
+    """
+    parts = text.lower().replace("×", "x").split("x")
+    if not all(part.strip().isdigit() for part in parts):
+        raise ConfigError(f"mesh '{text}': expected numbers of devices, such as 8 or 8x8.")
+    return tuple(int(part) for part in parts)
+
+
+def bytes_of(size: int | str) -> int:
+    """Return a number of bytes, which may have a unit.
+
+    >>> bytes_of("80GB"), bytes_of("1.5 GiB"), bytes_of(1000)
+    (80000000000, 1610612736, 1000)
+    """
+    match = re.fullmatch(r"\s*(-?[\d_.]+(?:e\d+)?)\s*([a-zA-Z]*)\s*", str(size))
+    if match is None or match[2].upper() not in UNITS:
+        raise ConfigError(
+            f"memory '{size}': expected bytes, or a number with a unit: {', '.join(UNITS)[2:]}."
+        )
+    return round(float(match[1]) * UNITS[match[2].upper()])
+
 
 @dataclass(frozen=True)
 class Mesh:
-    """Devices in a line (`(4,)`) or a grid (`(2, 4)`), all of one kind.
+    """Devices in a line (`(4,)`), a grid (`(2, 4)`) or a block (`(2, 2, 4)`), all of one kind.
 
     `bandwidth`: bytes per second between neighbours along each axis. `latency`: seconds before the
     first byte of a message, along each axis. One value applies to all axes. `memory`: bytes per
@@ -30,9 +61,9 @@ class Mesh:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if len(self.shape) not in (1, 2) or any(n < 1 for n in self.shape):
+        if len(self.shape) not in (1, 2, 3) or any(n < 1 for n in self.shape):
             raise ConfigError(
-                f"mesh shape {list(self.shape)}: expected one or two axes of at least 1 device."
+                f"mesh shape {list(self.shape)}: expected one to three axes of at least 1 device."
             )
         for name in ("bandwidth", "latency"):
             values = getattr(self, name)

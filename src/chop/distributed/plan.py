@@ -1,74 +1,30 @@
-"""Sharding plan: one strategy per value, with the least modelled time that fits in memory.
+"""Sharding plan: one strategy per value and mesh axis, with the least modelled time that fits.
 
-With one axis of more than one device the plan is optimal by the model. If memory is the limit, a
-price per byte is raised until the plan fits. With two such axes, each is planned exactly given the
-other, in both orders, and the better plan is returned.
+All axes are planned together. The plan comes with a lower bound of the time of every plan that
+fits in memory (`Plan.bound_seconds`), so `Plan.gap` is what a better plan could save at most.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from chop.arguments import FUNCTION, an, takes
-from chop.distributed.layouts import Layout, Use
+from chop.distributed.conversions import FIRST_SPLIT, PARTIAL_CODE, Codes
+from chop.distributed.domains import Face, Filter, Setting
+from chop.distributed.layouts import PARTIAL, REPLICATE, Layout, Use, shard
 from chop.distributed.mesh import Mesh
+from chop.distributed.optimum import EXACT_GAP, Assignment, DoesNotFitError, Optimum, Solver
+from chop.distributed.pricing import Cost, Decisions, Option, Talk, price_decisions
+from chop.distributed.problem import PlanningProblem, published
 from chop.distributed.program import Program, ProgramValue, program_of
-from chop.distributed.solver import solve
 from chop.distributed.strategies import WHOLE, Strategy
-from chop.distributed.variables import Chosen, PricedStrategy, local_bytes, variables
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 
-TIE_SECONDS_PER_BYTE = 1e-18
-"""Price of a byte that breaks ties: of two equally fast plans, the smaller one is chosen."""
-RAISES, HALVINGS = 14, 8
-"""Steps that raise the price of memory fourfold, then steps that bisect it."""
-
-
-@dataclass(frozen=True)
-class Talk:
-    """One collective of a step, with its value and mesh axis."""
-
-    value: str
-    axis: int
-    collective: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Modelled cost of a step on each device."""
-
-    compute_seconds: float
-    parameter_bytes: int
-    memory_bytes: int
-    talks: tuple[Talk, ...]
-
-    @property
-    def communication_seconds(self) -> float:
-        """Time of all collectives."""
-        return sum(talk.seconds for talk in self.talks)
-
-    @property
-    def collectives(self) -> dict[str, int]:
-        """Calls of each collective."""
-        return dict(sorted(Counter(talk.collective for talk in self.talks).items()))
-
-    @property
-    def step_seconds(self) -> float:
-        """Time of arithmetic plus communication; they do not overlap."""
-        return self.compute_seconds + self.communication_seconds
-
-    def record(self) -> dict[str, Any]:
-        """Return plain data: the sums, and every collective."""
-        names = ["step_seconds", "compute_seconds", "communication_seconds"]
-        names += ["parameter_bytes", "memory_bytes", "collectives"]
-        sums = {name: getattr(self, name) for name in names}
-        return sums | {"talks": [asdict(talk) for talk in self.talks]}
+RESERVES = 4
+"""Attempts to find a plan that also has room for what is alive for a moment only."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +32,32 @@ class Plan:
     """Strategy of each value along each mesh axis, and the cost.
 
     `is_exact`: no plan is faster by the model. `fastest_seconds`: step time of the plan without a
-    memory limit, a lower bound for plans within the limit.
+    memory limit. `bound_seconds`: proved lower bound of the step time of every plan that fits; 0
+    if nothing is proved. `published`: layouts in which a value is provided to all its readers, if
+    not those in which it is computed. `recomputed`: the values of each segment that is recomputed
+    in backward.
     """
 
     mesh: Mesh
     training: bool
-    strategies: Mapping[str, tuple[Strategy, ...]]
+    strategies: Mapping[str, Option]
     cost: Cost
     is_exact: bool
     fastest_seconds: float
+    bound_seconds: float = 0.0
+    published: Mapping[str, tuple[Use, ...]] = field(default_factory=dict)
+    recomputed: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """Share of the step time that a better plan could save at most, by the model."""
+        step = self.cost.step_seconds
+        return max(0.0, 1 - self.bound_seconds / step) if step > 0 else 0.0
+
+    @property
+    def decisions(self) -> Decisions:
+        """Strategies, published layouts and recomputed segments."""
+        return Decisions(self.strategies, self.published, self.recomputed)
 
     def layouts(self, value: str) -> tuple[Layout, ...]:
         """Return the layouts of a value, one per mesh axis."""
@@ -101,27 +74,109 @@ class Plan:
             "training": self.training,
             "is_exact": self.is_exact,
             "fastest_seconds": self.fastest_seconds,
+            "bound_seconds": self.bound_seconds,
+            "gap": self.gap,
             "cost": self.cost.record(),
             "strategies": {n: [s.record() for s in each] for n, each in self.strategies.items()},
+            "published": {n: [list(use) for use in uses] for n, uses in self.published.items()},
+            "recomputed": [list(names) for names in self.recomputed],
         }
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    chosen: dict[int, Chosen]
-    cost: Cost
-    is_exact: bool
-
-    def plan(self, program: Program, mesh: Mesh, training: bool, fastest: float) -> Plan:
-        axes = range(len(mesh.shape))
-        by_value = {v.name: tuple(self.chosen[i][v.name] for i in axes) for v in program.values}
-        return Plan(mesh, training, by_value, self.cost, self.is_exact, fastest)
-
-
 @takes(graph=an(MaseGraph), mesh=an(Mesh))
-def make_plan(graph: MaseGraph, mesh: Mesh, *, training: bool = True) -> Plan:
-    """Return the plan for an annotated graph on `mesh`."""
+def make_plan(
+    graph: MaseGraph,
+    mesh: Mesh,
+    *,
+    training: bool = True,
+    pins: Mapping[str, Option] | None = None,
+    allowed: Sequence[Filter] = (),
+) -> Plan:
+    """Return the plan for an annotated graph on `mesh`.
+
+    `pins`: strategies of some values that the plan must have. `allowed`: restrictions of the
+    options, each a function of a value and an option.
+    """
     program = program_of(graph)
+    check_divisible(program, mesh)
+    return plan_program(
+        program, mesh, training=training, allowed=[*allowed, *_pinned(program, pins)]
+    )
+
+
+def plan_program(
+    program: Program, mesh: Mesh, *, training: bool, allowed: Sequence[Filter] = ()
+) -> Plan:
+    """Return the plan for the values of a graph.
+
+    Strategies that only save memory (split optimizer state, freed copies, recomputing) are tried
+    if the fastest plan does not fit.
+    """
+    problem = PlanningProblem(program, Setting(mesh, training), allowed)
+    optimum = Solver(problem).solve()
+    decisions = decisions_of(problem, optimum.best)
+    cost = price_decisions(program, mesh, decisions, training=training)
+    fastest = cost.step_seconds
+    if mesh.memory is not None and cost.memory_bytes > mesh.memory:
+        saving = PlanningProblem(program, Setting(mesh, training, training, training), allowed)
+        decisions, cost, optimum = _within([saving, problem], mesh.memory)
+    bound = min(optimum.bound, cost.step_seconds)
+    is_exact = bound >= (1 - EXACT_GAP) * cost.step_seconds
+    return Plan(
+        mesh,
+        training,
+        decisions.options,
+        cost,
+        is_exact,
+        fastest,
+        bound,
+        decisions.published,
+        tuple(tuple(names) for names in decisions.recomputed),
+    )
+
+
+def _within(problems: Sequence[PlanningProblem], memory: int) -> tuple[Decisions, Cost, Optimum]:
+    """Return the best plan within `memory` of the first problem that has one, with the bound.
+
+    The solver knows only sums of bytes. What is alive for a moment is set aside from the memory of
+    the next attempt. The bound is that of the first attempt, which sets nothing aside.
+    """
+    bound: float | None = None
+    for problem in problems:
+        aside = 0
+        for _ in range(RESERVES):
+            try:
+                optimum = Solver(problem).solve(memory - aside)
+            except DoesNotFitError as error:
+                if bound is None:
+                    raise _too_small(problem, error.least, memory) from error
+                break
+            bound = optimum.bound if bound is None else bound
+            decisions = decisions_of(problem, optimum.best)
+            mesh, training = problem.setting.mesh, problem.setting.training
+            cost = price_decisions(problem.program, mesh, decisions, training=training)
+            if cost.memory_bytes <= memory:
+                return decisions, cost, Optimum(optimum.best, bound)
+            aside = max(aside + 1, cost.transient_bytes)
+    least, _ = Solver(problems[0]).at([1.0] * len(problems[0].segments))
+    raise _too_small(problems[0], least, memory)
+
+
+def _too_small(problem: PlanningProblem, least: Assignment, memory: int) -> ConfigError:
+    """Return the error that says how much memory is missing."""
+    mesh, training = problem.setting.mesh, problem.setting.training
+    decisions = decisions_of(problem, least)
+    cost = price_decisions(problem.program, mesh, decisions, training=training)
+    return ConfigError(
+        f"mesh memory {memory} bytes: every one of the {mesh.devices} devices needs at least "
+        f"{cost.memory_bytes} bytes ({cost.parameter_bytes} of parameters, "
+        f"{cost.transient_bytes} for a moment only), {cost.memory_bytes - memory} more. Give more "
+        "memory, more devices or a smaller batch."
+    )
+
+
+def check_divisible(program: Program, mesh: Mesh) -> None:
+    """Raise a ConfigError if an axis of the mesh divides no dimension of any tensor."""
     for axis, devices in enumerate(mesh.shape):
         if devices > 1 and all(len(v.layouts(devices)) == 1 for v in program.values):
             raise ConfigError(
@@ -129,14 +184,43 @@ def make_plan(graph: MaseGraph, mesh: Mesh, *, training: bool = True) -> Plan:
                 f"{axis} of {devices} devices divides. Use another number of devices."
             )
 
-    def plan_at(rate: float) -> _Candidate:
-        return _plan_axes(program, mesh, training, rate + TIE_SECONDS_PER_BYTE)
 
-    fastest = plan_at(0.0)
-    best = fastest
-    if mesh.memory is not None and fastest.cost.memory_bytes > mesh.memory:
-        best = replace(_fit(fastest.cost, plan_at, mesh, mesh.memory), is_exact=False)
-    return best.plan(program, mesh, training, fastest.cost.step_seconds)
+def decisions_of(problem: PlanningProblem, assignment: Assignment) -> Decisions:
+    """Return an assignment as strategies, published layouts and recomputed segments."""
+    values = assignment.values(problem.segments)
+    return decisions_of_values(problem, values, assignment.recomputed)
+
+
+def decisions_of_values(
+    problem: PlanningProblem, values: Mapping[str, int], again: Sequence[int]
+) -> Decisions:
+    """Return the options of all variables as decisions; `again`: segments that are recomputed."""
+    options = {n: domain.options[values[n]] for n, domain in problem.domains.items()}
+    bare = Decisions(options, {})
+    shared = {n: _uses(face, values[published(n)]) for n, face in problem.published.items()}
+    changed = {n: uses for n, uses in shared.items() if uses != bare.own(n)}
+    recomputed = [problem.segments[i].values for i in again]
+    return Decisions(options, changed, recomputed)
+
+
+def _uses(face: Face, index: int) -> tuple[Use, ...]:
+    pairs = zip(_layouts(face.layouts, index), _layouts(face.gradients, index), strict=True)
+    return tuple(Use(*pair) for pair in pairs)
+
+
+def _layouts(codes: Codes, index: int) -> list[Layout]:
+    return [_layout(code) for code in codes[index].tolist()]
+
+
+def _layout(code: int) -> Layout:
+    if code >= FIRST_SPLIT:
+        return shard(code - FIRST_SPLIT)
+    return PARTIAL if code == PARTIAL_CODE else REPLICATE
+
+
+def _pinned(program: Program, pins: Mapping[str, Option] | None) -> list[Filter]:
+    """Return the restriction to `pins`."""
+    return [lambda value, option: pins.get(value.name, option) == option] if pins else []
 
 
 @takes(graph=an(MaseGraph), mesh=an(Mesh), pick=FUNCTION)
@@ -152,101 +236,38 @@ def fixed_plan(
     None means replicated. Along the other axes every value is replicated.
     """
     program = program_of(graph)
-    last = len(mesh.shape) - 1
-    chosen: dict[int, Chosen] = {
-        i: {v.name: (pick(v) if i == last else None) or WHOLE for v in program.values}
-        for i in range(len(mesh.shape))
-    }
-    cost = price(program, mesh, chosen, training=training)
-    return _Candidate(chosen, cost, False).plan(program, mesh, training, cost.step_seconds)
+    others = (WHOLE,) * (len(mesh.shape) - 1)
+    options = {v.name: (*others, pick(v) or WHOLE) for v in program.values}
+    return priced_plan(program, mesh, options, training=training)
 
 
-def _fit(
-    fastest: Cost, plan_at: Callable[[float], _Candidate], mesh: Mesh, memory: int
-) -> _Candidate:
-    """Return the fastest plan within `memory` bytes among those at rising prices of memory."""
-    low = rate = fastest.step_seconds / fastest.memory_bytes / 64
-    best = plan_at(rate)
-    for _ in range(RAISES):
-        if best.cost.memory_bytes <= memory:
-            break
-        low, rate = rate, rate * 4
-        best = plan_at(rate)
-    needed = best.cost.memory_bytes
-    if needed > memory:
-        raise ConfigError(
-            f"mesh memory {memory} bytes: every one of the {mesh.devices} devices needs at least "
-            f"{needed} bytes ({best.cost.parameter_bytes} of parameters), {needed - memory} more. "
-            "Give more memory, more devices or a smaller batch."
-        )
-    for _ in range(HALVINGS):
-        middle = (low + rate) / 2
-        trial = plan_at(middle)
-        if trial.cost.memory_bytes <= memory:
-            rate, best = middle, min(best, trial, key=lambda p: p.cost.step_seconds)
-        else:
-            low = middle
-    return best
+def priced_plan(
+    program: Program, mesh: Mesh, options: Mapping[str, Option], *, training: bool
+) -> Plan:
+    """Return the plan with these strategies; the layouts for several readers are chosen."""
+    setting = Setting(mesh, training)
+    problem = PlanningProblem(program, setting, choices={n: [o] for n, o in options.items()})
+    decisions = decisions_of(problem, Solver(problem).solve().best)
+    cost = price_decisions(program, mesh, decisions, training=training)
+    return Plan(mesh, training, options, cost, False, cost.step_seconds, 0.0, decisions.published)
 
 
-def _plan_axes(program: Program, mesh: Mesh, training: bool, rate: float) -> _Candidate:
-    """Plan each axis given those before it, in every order of the axes of several devices."""
-    whole: Chosen = {v.name: WHOLE for v in program.values}
-    wide = [i for i, n in enumerate(mesh.shape) if n > 1]
-    candidates = []
-    for order in itertools.permutations(wide):
-        chosen: dict[int, Chosen] = {i: whole for i, n in enumerate(mesh.shape) if n == 1}
-        is_exact = len(wide) < 2
-        for axis in order:
-            solution = solve(variables(program, mesh, axis, chosen, training=training), rate)
-            chosen[axis] = solution.chosen
-            is_exact = is_exact and solution.is_exact
-        cost = price(program, mesh, chosen, training=training)
-        candidates.append(_Candidate(chosen, cost, is_exact))
-    return min(candidates, key=lambda c: c.cost.step_seconds + rate * c.cost.memory_bytes)
+def price(
+    program: Program, mesh: Mesh, chosen: Mapping[int, Mapping[str, Strategy]], *, training: bool
+) -> Cost:
+    """Return the cost of the strategies `chosen` of each axis: mesh axis -> value -> strategy."""
+    axes = range(len(mesh.shape))
+    options = {v.name: tuple(chosen[i][v.name] for i in axes) for v in program.values}
+    return priced_plan(program, mesh, options, training=training).cost
 
 
-def price(program: Program, mesh: Mesh, chosen: Mapping[int, Chosen], *, training: bool) -> Cost:
-    """Return the cost of a plan; several readers of a value in one layout share one collective."""
-    copies, talks = 0, []
-    last: list[PricedStrategy] = []
-    for index in range(len(mesh.shape)):
-        others = {i: c for i, c in chosen.items() if i != index}
-        fixed = variables(program, mesh, index, others, training=training, chosen=chosen[index])
-        last = [v.choices[0] for v in fixed]
-        by_name = {v.name: v for v in fixed}
-        for name, use in dict.fromkeys(reading for choice in last for reading in choice.uses):
-            variable, layout = by_name[name], by_name[name].choices[0].strategy.result
-            copies += variable.reading(layout, use).bytes
-            calls = variable.collectives(layout, use)
-            talks += [Talk(name, index, collective, seconds) for collective, seconds in calls]
-    parameters = [_local_size(mesh, chosen, v) for v in program.values if v.is_parameter]
-    peak = 0 if training else _peak(program, mesh, chosen)
-    return Cost(
-        compute_seconds=sum(c.price.seconds for c in last),
-        parameter_bytes=sum(parameters),
-        memory_bytes=sum(c.price.bytes for c in last) + copies + peak,
-        talks=tuple(talks),
-    )
-
-
-def _local_size(mesh: Mesh, chosen: Mapping[int, Chosen], value: ProgramValue) -> int:
-    """Return the bytes of `value` on one device."""
-    local = value.localised([(chosen[i][value.name], n) for i, n in enumerate(mesh.shape)])
-    return local_bytes(local, "R", 1)
-
-
-def _peak(program: Program, mesh: Mesh, chosen: Mapping[int, Chosen]) -> int:
-    """Return the largest number of bytes of activations alive at once on one device."""
-    ends: dict[str, list[str]] = {}
-    for name, readers in program.readers().items():
-        ends.setdefault(readers[-1] if readers else name, []).append(name)
-    alive: dict[str, int] = {}
-    now = peak = 0
-    for value in program.values:
-        is_own = not value.is_parameter and not value.is_view
-        alive[value.name] = _local_size(mesh, chosen, value) if is_own else 0
-        now += alive[value.name]
-        peak = max(peak, now)
-        now -= sum(alive[name] for name in ends.get(value.name, ()))
-    return peak
+__all__ = [
+    "Cost",
+    "Plan",
+    "Talk",
+    "fixed_plan",
+    "make_plan",
+    "plan_program",
+    "price",
+    "priced_plan",
+]

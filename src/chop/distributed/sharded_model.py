@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -127,27 +127,36 @@ def _local(tensor: Tensor) -> Tensor:
 
 @dataclass
 class LocalValue:
-    """Local part of a value, its layouts, and copies of it in other layouts."""
+    """Local part of a value and its layouts; `shared`: its copy for all readers, if it has one.
+
+    `name`: its name in the plan, empty for a value that the plan does not have.
+    """
 
     local: Any
     layouts: Layouts
-    copies: dict[Uses, Any] = field(default_factory=dict)
+    name: str = ""
+    shared: Any = None
 
 
 class _Reshard(torch.autograd.Function):
     """Conversion of a local part to another layout, and of its gradient back."""
 
     @staticmethod
-    def forward(ctx: Any, local: Tensor, mesh: DeviceMesh, before: Layouts, uses: Uses) -> Tensor:
-        ctx.mesh, ctx.before, ctx.uses = mesh, before, uses
-        after = tuple(u.layout for u in uses)
-        return redistribute(local, mesh, before, after) if after != before else local.view_as(local)
+    def forward(ctx: Any, local: Tensor, mesh: DeviceMesh, before: Uses, after: Uses) -> Tensor:
+        ctx.mesh, ctx.before, ctx.after = mesh, before, after
+        layouts, targets = _layouts(before), _layouts(after)
+        if layouts == targets:
+            return local.view_as(local)
+        return redistribute(local, mesh, layouts, targets)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        before = tuple(u.gradient for u in ctx.uses)
-        after = tuple(gradient_of(layout) for layout in ctx.before)
+        before, after = (tuple(u.gradient for u in uses) for uses in (ctx.after, ctx.before))
         return redistribute(grads[0], ctx.mesh, before, after), None, None, None
+
+
+def _layouts(uses: Uses) -> Layouts:
+    return tuple(use.layout for use in uses)
 
 
 def redistribute(local: Tensor, mesh: DeviceMesh, before: Layouts, after: Layouts) -> Tensor:
@@ -178,7 +187,7 @@ class _Runner(fx.Interpreter):
         self.plan, self.mesh = owner.plan, owner.mesh
         self.custom_ops = owner.custom_ops
         self.parameters = {
-            id(p): LocalValue(_local(p), self.plan.layouts(parameter_value(name)))
+            id(p): self._local_value(_local(p), parameter_value(name))
             for name, p in owner.model.named_parameters()
             if parameter_value(name) in self.plan.strategies
         }
@@ -191,14 +200,14 @@ class _Runner(fx.Interpreter):
         call = _LocalCall(self, n, find_op(n, self.custom_ops) or UNKNOWN)
         if n.op == "output":
             return call.args[0]
-        return self._hold(call.run(), self.plan.layouts(n.name))
+        result = call.run()
+        return self._local_value(result, n.name) if _has_tensor(result) else result
+
+    def _local_value(self, local: Any, name: str) -> LocalValue:
+        return LocalValue(local, self.plan.layouts(name), name)
 
     def _hold(self, value: Any, layouts: Layouts) -> Any:
-        return (
-            LocalValue(value, layouts)
-            if tree_any(lambda x: isinstance(x, Tensor), value)
-            else value
-        )
+        return LocalValue(value, layouts) if _has_tensor(value) else value
 
     def _run_on_whole_shapes(self, node: fx.Node) -> Any:
         """Run a node that returns sizes, dtypes or devices on empty tensors of whole shape."""
@@ -224,26 +233,39 @@ class _Runner(fx.Interpreter):
         return whole_shape(local.shape, self.sizes(layouts))
 
     def read(self, value: LocalValue, uses: Uses, where: str) -> Any:
-        """Return a value in the layouts that a node reads; each conversion is done once."""
-        if uses == tuple(Use(layout, gradient_of(layout)) for layout in value.layouts):
-            return value.local
-        if uses not in value.copies:
-            value.copies[uses] = tree_map_only(
-                Tensor, lambda t: self._reshard(t, value.layouts, uses, where), value.local
-            )
-        return value.copies[uses]
+        """Return a value in the layouts that a node reads, from its published copy if any."""
+        own = tuple(Use(layout, gradient_of(layout)) for layout in value.layouts)
+        shared = self.plan.published.get(value.name, own)
+        if shared == own:
+            return self._reshard(value.local, own, uses, where)
+        if value.shared is None:
+            value.shared = self._reshard(value.local, own, shared, where)
+        return self._reshard(value.shared, shared, uses, where)
 
-    def _reshard(self, local: Tensor, layouts: Layouts, uses: Uses, where: str) -> Tensor:
-        shape = self.whole(local, layouts)
-        targets = self.sizes(tuple(u.layout for u in uses))
+    def _reshard(self, local: Any, before: Uses, after: Uses, where: str) -> Any:
+        """Convert every tensor of `local`."""
+        if before == after:
+            return local
+
+        def convert(tensor: Tensor) -> Tensor:
+            self._check_even(tensor, _layouts(before), _layouts(after), where)
+            part: Tensor = _Reshard.apply(tensor, self.mesh, before, after)  # type: ignore[no-untyped-call]
+            return part
+
+        return tree_map_only(Tensor, convert, local)
+
+    def _check_even(self, local: Tensor, before: Layouts, after: Layouts, where: str) -> None:
+        shape, targets = self.whole(local, before), self.sizes(after)
         if whole_shape(local_shape(shape, targets), targets) != shape:
             raise GraphError(
                 f"node '{where}': reads a tensor of shape {list(shape)} in layout "
-                f"{[u.layout for u in uses]}, which {list(self.mesh.shape)} devices do not divide. "
+                f"{list(after)}, which {list(self.mesh.shape)} devices do not divide. "
                 "Plan with inputs of this shape, or give inputs of the planned one."
             )
-        part: Tensor = _Reshard.apply(local, self.mesh, layouts, uses)  # type: ignore[no-untyped-call]
-        return part
+
+
+def _has_tensor(value: Any) -> bool:
+    return tree_any(lambda x: isinstance(x, Tensor), value)
 
 
 class _LocalCall:
@@ -254,6 +276,7 @@ class _LocalCall:
         self.strategies = runner.plan.strategies[node.name]
         names = iter([name for name, _ in references(node, op)])
         self.operands: dict[str, Tensor] = {}
+        self.read_before: dict[tuple[int, Uses], Any] = {}
 
         def read(source: fx.Node) -> Any:
             value = runner.env[source]
@@ -267,8 +290,12 @@ class _LocalCall:
                     self.parameters[name] = self._read(name, runner.parameters[id(parameter)])
 
     def _read(self, operand: str, value: LocalValue) -> Any:
+        """Return an operand in its layouts; two operands with the same use share a conversion."""
         uses = self.runner.plan.uses(self.node.name, operand)
-        self.operands[operand] = self.runner.read(value, uses, self.node.name)
+        key = (id(value), uses)
+        if key not in self.read_before:
+            self.read_before[key] = self.runner.read(value, uses, self.node.name)
+        self.operands[operand] = self.read_before[key]
         return self.operands[operand]
 
     def run(self) -> Any:

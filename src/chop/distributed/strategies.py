@@ -17,11 +17,18 @@ from chop.ir.dims import Carried, ShapedCall, carried
 
 @dataclass(frozen=True)
 class Strategy:
-    """Layouts of the operands of a node (replicated if missing) and of its result."""
+    """Layouts of the operands of a node (replicated if missing) and of its result.
+
+    `state`: layout of the gradient and of the optimizer state of a parameter, if it differs from
+    that of the parameter. `is_freed`: a parameter that is gathered for forward is freed after it
+    and gathered again for backward.
+    """
 
     name: str
     operands: Mapping[str, Layout] = field(default_factory=dict)
     result: Layout = REPLICATE
+    state: Layout | None = None
+    is_freed: bool = False
 
     @property
     def is_split(self) -> bool:
@@ -29,8 +36,15 @@ class Strategy:
         return self.result != REPLICATE or any(v != REPLICATE for v in self.operands.values())
 
     def record(self) -> dict[str, Any]:
-        """Return the strategy as plain data."""
-        return {"name": self.name, "operands": dict(self.operands), "result": self.result}
+        """Return the strategy as plain data; `state` and `is_freed` only if they are set."""
+        data: dict[str, Any] = {
+            "name": self.name,
+            "operands": dict(self.operands),
+            "result": self.result,
+        }
+        if self.state is not None:
+            data["state"] = self.state
+        return data | ({"is_freed": True} if self.is_freed else {})
 
     def use(self, operand: str) -> Use:
         """Return the use of `operand` by the node."""

@@ -13,9 +13,14 @@ from chop.cli.run_results import PLAN
 from chop.cli.session import Session
 from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions
 from chop.cli.source import describe, example_of, load, tokenizer_of
+from chop.distributed.mesh import mesh_shape_of
 from chop.files import write_whole
 
+DOCUMENT = "sharding_plan.json"
+"""The plan alone, as `--against` reads it."""
 EXAMPLES = (
+    "mase shard tiny_bert --mesh 2x2 --compare",
+    "mase shard tiny_bert --mesh 2 --stages 2 --micro-batches 4",
     "mase shard tiny_bert --mesh-shape 1,4",
     "mase shard prajjwal1/bert-tiny --mesh-shape 2,2 --memory 16000000 --verify",
 )
@@ -26,22 +31,30 @@ class ShardConfig(ModelOptions, DataOptions, OutputOptions):
     """Input."""
 
     shard: ShardArgs = field(default_factory=ShardArgs, metadata={"prefix": ""})
+    mesh: Annotated[
+        str | None, "Devices along each axis, as 8x8. Default: the value of --mesh-shape."
+    ] = None
     batch: Annotated[int | None, "Rows of the input. Default: those of the captured input."] = None
     out: Path = Path("out/shard")
 
 
 def run(config: ShardConfig, session: Session) -> dict[str, Any]:
     """Plan, verify the plan on processes of this machine if asked, save it."""
+    args = config.shard
+    if config.mesh is not None:
+        args = replace(args, mesh_shape=mesh_shape_of(config.mesh))
     source, _, graph = load(config)
     example = example_of(graph, config.batch)
     if session.is_dry:
-        shard(graph, replace(config.shard, verify=False), example)
+        shard(graph, replace(args, verify=False), example)
     session.start_work()
-    with session.console.progress("plan and verify" if config.shard.verify else "plan"):
-        result = shard(graph, config.shard, example)
+    with session.console.progress("plan and verify" if args.verify else "plan"):
+        result = shard(graph, args, example)
     record = result.record()
     write_whole(session.folder / PLAN, json.dumps(record, indent=1))
+    write_whole(session.folder / DOCUMENT, json.dumps(result.document, indent=1))
     save_model(session, graph, tokenizer_of(config, source))
     session.console.say(result.table())
-    facts = {name: record[name] for name in ("cost", "verification")}
-    return {**describe(graph, source), "mesh": list(config.shard.mesh_shape), **facts}
+    names = ("cost", "verification", "comparison", "pipeline")
+    facts = {name: record[name] for name in names}
+    return {**describe(graph, source), "mesh": list(args.mesh_shape), **facts}

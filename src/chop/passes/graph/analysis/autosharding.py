@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from torch import fx
 
 from chop.distributed.layouts import REPLICATE, Layout
-from chop.distributed.mesh import Mesh
+from chop.distributed.mesh import Mesh, bytes_of
 from chop.distributed.plan import Plan, make_plan
-from chop.distributed.program import references
+from chop.distributed.plan_file import pins_of
+from chop.distributed.program import program_of, references
 from chop.distributed.strategies import WHOLE
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
@@ -22,24 +24,30 @@ from chop.passes.base import PassResult, graph_pass
 class AutoshardingArgs:
     """Mesh and training step to plan for."""
 
-    mesh_shape: Annotated[tuple[int, ...], "Devices along one or two axes."] = (1, 2)
+    mesh_shape: Annotated[tuple[int, ...], "Devices along one to three axes."] = (1, 2)
     bandwidth: Annotated[
         tuple[float, ...], "Bytes per second of a link: one value, or one per axis."
     ] = (1e11,)
     latency: Annotated[tuple[float, ...], "Seconds of a link: one value, or one per axis."] = (
         5e-6,
     )
-    memory: Annotated[int | None, "Bytes of memory per device. Default: no limit."] = None
+    memory: Annotated[
+        int | str | None, "Memory per device: bytes, or with a unit as 80GB. Default: no limit."
+    ] = None
     flops: Annotated[float, "Floating-point operations per second of a device."] = 5e13
     memory_bandwidth: Annotated[float, "Bytes per second of a device's memory."] = 1.5e12
     training: Annotated[
         bool, "Plan a training step with Adam (forward and backward), not only forward."
     ] = True
+    pins: Annotated[
+        Mapping[str, str], 'Strategies that the plan must have: value = "split 0/column".'
+    ] = field(default_factory=dict)
 
     def mesh(self) -> Mesh:
         """Return the mesh of these settings."""
         links = (self.bandwidth, self.latency)
-        return Mesh(self.mesh_shape, *links, self.memory, self.flops, self.memory_bandwidth)
+        memory = None if self.memory is None else bytes_of(self.memory)
+        return Mesh(self.mesh_shape, *links, memory, self.flops, self.memory_bandwidth)
 
     def __post_init__(self) -> None:
         self.mesh()  # a value out of range is an error of the configuration
@@ -54,7 +62,9 @@ def autosharding_analysis_pass(graph: MaseGraph, args: AutoshardingArgs) -> Pass
     axis: "R" whole, "S0" split along dimension 0, "P" a sum over devices; `software.sharding` has
     the names of the node's strategies. Needs common metadata at the shapes to plan for.
     """
-    plan = make_plan(graph, args.mesh(), training=args.training)
+    mesh = args.mesh()
+    pins = pins_of(args.pins, program_of(graph), mesh) if args.pins else None
+    plan = make_plan(graph, mesh, training=args.training, pins=pins)
     for node in graph.fx_graph.nodes:
         _annotate(graph, node, plan)
     return graph, {"plan": plan}

@@ -1,0 +1,257 @@
+"""Cost of one plan, value by value, with every collective.
+
+This is the definition of the cost. The planner computes the same numbers for all options at once
+(`chop.distributed.domains`); tests compare both.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from chop.distributed.conversions import Collective, Tensors, collectives_of, encode
+from chop.distributed.cost import TRAINING_COPIES, TRAINING_WORK, compute_seconds
+from chop.distributed.layouts import REPLICATE, Layout, Use, gradient_of, sharded_dim
+from chop.distributed.mesh import Mesh
+from chop.distributed.program import Program, ProgramValue
+from chop.distributed.strategies import Strategy
+
+Option = tuple[Strategy, ...]
+Uses = tuple[Use, ...]
+
+
+@dataclass(frozen=True)
+class Talk:
+    """One collective of a step, with its value and mesh axis; `sent`: bytes per device."""
+
+    value: str
+    axis: int
+    collective: str
+    seconds: float
+    sent: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Modelled cost of a step on each device.
+
+    `memory_bytes` is the sum of parameters, gradients and optimizer state (`state_bytes`), stored
+    activations and gathered copies (`activation_bytes`), and what is alive for a moment only
+    (`transient_bytes`).
+    """
+
+    compute_seconds: float
+    parameter_bytes: int
+    memory_bytes: int
+    talks: tuple[Talk, ...]
+    state_bytes: int = 0
+    activation_bytes: int = 0
+    transient_bytes: int = 0
+
+    @property
+    def communication_seconds(self) -> float:
+        """Time of all collectives."""
+        return sum(talk.seconds for talk in self.talks)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that each device sends."""
+        return sum(talk.sent for talk in self.talks)
+
+    @property
+    def collectives(self) -> dict[str, int]:
+        """Calls of each collective."""
+        return dict(sorted(Counter(talk.collective for talk in self.talks).items()))
+
+    @property
+    def step_seconds(self) -> float:
+        """Time of arithmetic plus communication; they do not overlap."""
+        return self.compute_seconds + self.communication_seconds
+
+    def record(self) -> dict[str, Any]:
+        """Return plain data: the sums, and every collective."""
+        names = ["step_seconds", "compute_seconds", "communication_seconds", "sent_bytes"]
+        names += ["parameter_bytes", "state_bytes", "activation_bytes", "transient_bytes"]
+        names += ["memory_bytes", "collectives"]
+        sums = {name: getattr(self, name) for name in names}
+        return sums | {"talks": [asdict(talk) for talk in self.talks]}
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Option of each value, layouts in which values are published, and recomputed segments.
+
+    A value that is not in `published` is read in the layout in which it was computed. Each
+    recomputed segment is the names of its values.
+    """
+
+    options: Mapping[str, Option]
+    published: Mapping[str, Uses]
+    recomputed: Sequence[Sequence[str]] = ()
+
+    def own(self, name: str) -> Uses:
+        """Return the layouts of a value as computed, and of the gradient that it needs."""
+        return tuple(Use(s.result, s.state or gradient_of(s.result)) for s in self.options[name])
+
+    def source(self, name: str) -> Uses:
+        """Return the layouts in which readers find a value."""
+        return self.published.get(name) or self.own(name)
+
+
+def price_decisions(program: Program, mesh: Mesh, decisions: Decisions, *, training: bool) -> Cost:
+    """Return the cost of a step by `decisions`."""
+    return _Pricer(program, mesh, decisions, training).cost()
+
+
+class _Pricer:
+    """Sum of the costs of all values."""
+
+    def __init__(self, program: Program, mesh: Mesh, decisions: Decisions, training: bool) -> None:
+        self.program, self.mesh, self.decisions, self.training = program, mesh, decisions, training
+        self.values = {value.name: value for value in program.values}
+        self.readers = program.readers()
+        groups = [frozenset(names) for names in decisions.recomputed]
+        self.segment = {name: group for group in groups for name in group}
+        self.talks: list[Talk] = []
+        self.compute = 0.0
+        self.parameters = self.states = self.activations = 0.0
+        self.gathered = 0.0
+        self.dropped: Counter[int] = Counter()
+
+    def cost(self) -> Cost:
+        for value in self.program.values:
+            self._add(value)
+        transient = max([self.gathered, *self.dropped.values()])
+        transient += 0 if self.training else self._peak()
+        total = self.parameters + self.states + self.activations + transient
+        return Cost(
+            compute_seconds=self.compute,
+            parameter_bytes=round(self.parameters),
+            memory_bytes=round(total),
+            talks=tuple(self.talks),
+            state_bytes=round(self.states),
+            activation_bytes=round(self.activations),
+            transient_bytes=round(transient),
+        )
+
+    def _add(self, value: ProgramValue) -> None:
+        option, own = self.decisions.options[value.name], self.decisions.own(value.name)
+        local = value.size * _share([use.layout for use in own], self.mesh)
+        if value.is_parameter:
+            self._add_parameter(value, own, local)
+        else:
+            seconds = _forward_seconds(value, option, self.mesh, local)
+            has_backward = self.training and value.has_gradient
+            self.compute += seconds * (TRAINING_WORK if has_backward else 1)
+            is_again = self._is_recomputed(value.name)
+            self.compute += seconds if is_again else 0.0
+            if self.training and not value.is_view:
+                self._store(value.name, local, is_again)
+        if value.name in self.decisions.published:
+            target = self.decisions.published[value.name]
+            self._convert(value, own, target, value.name, self._is_recomputed(value.name))
+        pairs = dict.fromkeys(
+            (r.value, tuple(s.use(r.operand) for s in option)) for r in value.references
+        )
+        for name, uses in pairs:
+            source = self.values[name]
+            is_again = value.name in self.segment and not source.is_parameter
+            self._convert(source, self.decisions.source(name), uses, value.name, is_again)
+
+    def _is_recomputed(self, name: str) -> bool:
+        """Return True if the value is not stored: its segment is recomputed and it stays inside."""
+        inside = self.segment.get(name)
+        if inside is None or self.values[name].is_parameter:
+            return False
+        return all(reader in inside for reader in self.readers[name])
+
+    def _store(self, name: str, size: float, is_again: bool) -> None:
+        if is_again:
+            self.dropped[id(self.segment[name])] += round(size)
+        else:
+            self.activations += size
+
+    def _add_parameter(self, value: ProgramValue, own: Uses, local: float) -> None:
+        self.parameters += local
+        if not (self.training and value.has_gradient):
+            return
+        states = value.size * _share([use.gradient for use in own], self.mesh)
+        self.states += (TRAINING_COPIES - 1) * states
+        gradients = [use.gradient for use in own]
+        self._talk(value, gradients, [use.layout for use in own])
+
+    def _convert(
+        self, source: ProgramValue, before: Uses, after: Uses, reader: str, is_again: bool
+    ) -> None:
+        """Add the conversion of a value for `reader`, and of its gradient."""
+        layouts = [use.layout for use in before], [use.layout for use in after]
+        option = self.decisions.options[source.name]
+        is_direct = source.name == reader or source.name not in self.decisions.published
+        is_freed = is_direct and any(s.is_freed for s in option)
+        for _ in range(2 if is_again or is_freed else 1):
+            self._talk(source, *layouts)
+        if self.training and source.has_gradient:
+            self._talk(source, [u.gradient for u in after], [u.gradient for u in before])
+        is_moved = any(b not in (a, REPLICATE) for b, a in zip(*layouts, strict=True))
+        if self.training and is_moved:
+            size = source.size * _share(layouts[1], self.mesh)
+            if is_freed:
+                self.gathered = max(self.gathered, size)
+            else:
+                self._store(reader, size, is_again)
+
+    def _talk(self, value: ProgramValue, before: Sequence[Layout], after: Sequence[Layout]) -> None:
+        tensors = Tensors(value.size, max(1, len(value.call.results)))
+        calls = _collectives(tuple(before), tuple(after), tensors, self.mesh)
+        self.talks += [Talk(value.name, c.axis, c.name, c.seconds, c.sent) for c in calls]
+
+    def _peak(self) -> int:
+        """Return the largest number of bytes of activations alive at once on one device."""
+        ends: dict[str, list[str]] = {}
+        for name, readers in self.readers.items():
+            ends.setdefault(readers[-1] if readers else name, []).append(name)
+        alive: dict[str, float] = {}
+        now = peak = 0.0
+        for value in self.program.values:
+            is_own = not value.is_parameter and not value.is_view
+            layouts = [s.result for s in self.decisions.options[value.name]]
+            alive[value.name] = value.size * _share(layouts, self.mesh) if is_own else 0.0
+            now += alive[value.name]
+            peak = max(peak, now)
+            now -= sum(alive[name] for name in ends.get(value.name, ()))
+        return round(peak)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _collectives(
+    before: tuple[Layout, ...], after: tuple[Layout, ...], tensors: Tensors, mesh: Mesh
+) -> list[Collective]:
+    if before == after:
+        return []
+    return collectives_of(encode([before]), encode([after]), tensors, mesh)
+
+
+def _share(layouts: Iterable[Layout], mesh: Mesh) -> float:
+    """Return the part of a tensor on one device."""
+    share = 1.0
+    for layout, devices in zip(layouts, mesh.shape, strict=True):
+        share /= devices if sharded_dim(layout) is not None else 1
+    return share
+
+
+def _forward_seconds(value: ProgramValue, option: Option, mesh: Mesh, local: float) -> float:
+    if value.is_view or not value.references or not value.call.results:
+        return 0.0
+    moved = local
+    if value.op.reads_rows:  # it reads only the rows of its table that it returns
+        moved *= 2
+    else:
+        for name, size in value.operand_bytes().items():
+            moved += size * _share([s.operands.get(name, REPLICATE) for s in option], mesh)
+    work = float(value.flops())
+    for strategy, devices in zip(option, mesh.shape, strict=True):
+        work /= devices if strategy.is_split else 1
+    return compute_seconds(work, moved, mesh, training=False)
