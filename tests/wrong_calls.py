@@ -192,7 +192,7 @@ passes.fuse_patterns_transform_pass(graph(), {"patterns": 3}) | fuse_patterns.pa
 passes.save_node_meta_param_interface_pass(graph(), {}) | save_node_meta_param: key 'save_path' is missing.
 passes.load_node_meta_param_interface_pass(graph(), {"path": "nowhere"}) | load_node_meta_param: unknown key 'path'. Did you mean
 passes.autosharding_analysis_pass(graph(), {"mesh_shape": 3}) | autosharding.mesh_shape: expected a list, got 3 (int).
-passes.autosharding_analysis_pass(graph(), {"mesh_shape": (0, 2)}) | autosharding: mesh shape [0, 2]: expected one or two axes of at
+passes.autosharding_analysis_pass(graph(), {"mesh_shape": (0, 2)}) | autosharding: mesh shape [0, 2]: expected one to three axes of at
 passes.autosharding_analysis_pass(graph(), {"mesh": (1, 2)}) | autosharding: unknown key 'mesh'. Known: bandwidth, flops,
 passes.runtime_analysis_pass(graph(), {"num_batches": 0}) | runtime: num_batches must be at least 1, got 0.
 quantizers.make_quantizer("intger", {}, "here") | here.name: Unknown format 'intger'. Did you mean 'integer'?
@@ -397,7 +397,7 @@ kernels.packed_linear(x, kernels.pack(torch.ones(2, 32))) | packed_linear: x mus
 kernels.packed_linear(torch.ones(2, 32), kernels.pack(torch.ones(2, 32)), bias=torch.ones(3)) | packed_linear: bias must be floating-point of shape (2,), got
 kernels.packed_embedding(torch.ones(2), kernels.pack(torch.ones(2, 32))) | packed_embedding: indices must be int32 or int64, got
 kernels.PackedTensor(x, x, "mxint9", 32, 4) | PackedTensor: no packed format 'mxint9'. Allowed: mxint8,
-distributed.Mesh((0, 2)) | mesh shape [0, 2]: expected one or two axes of at least 1
+distributed.Mesh((0, 2)) | mesh shape [0, 2]: expected one to three axes of at least 1
 distributed.Mesh(2) | Mesh.shape: expected a list, got 2 (int).
 distributed.Mesh(("a", 2)) | Mesh.shape[0]: expected int, got 'a' (str).
 distributed.Mesh((1, 2), bandwidth=(-1.0,)) | mesh bandwidth [-1.0]: out of range.
@@ -410,7 +410,7 @@ distributed.fixed_plan(graph(), distributed.Mesh(), 3) | fixed_plan: pick: expec
 distributed.plan_table(None) | plan_table: plan: expected a Plan, got None (NoneType).
 actions.shard(graph(), None) | shard: args: expected a ShardArgs, got None (NoneType).
 actions.shard(graph(), {"mesh_shape": (1, 2)}) | shard: args: expected a ShardArgs, got {'mesh_shape': (1, 2)}
-actions.ShardArgs(mesh_shape=(0,)) | mesh shape [0]: expected one or two axes of at least 1 device.
+actions.ShardArgs(mesh_shape=(0,)) | mesh shape [0]: expected one to three axes of at least 1 device.
 """
 
 

@@ -166,6 +166,7 @@ def test_every_method_is_streamed_or_refused_by_name(source):
     assert {m for _, _, methods, _ in CASES.values() for m in methods} == {*AVAILABLE} - {"nearest"}
 
 
+@pytest.mark.slow
 def test_activations_on_disk_change_nothing(source, tmp_path):
     options = {"gptq": {**FAST, "rounds": 1}}
     for name, spill in (("memory", None), ("disk", tmp_path / "spill")):
