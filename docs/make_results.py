@@ -345,8 +345,8 @@ SUBJECTS = {
         "decode_cpu", "decode_files", "serve", "end_to_end_cpu", "end_to_end_cuda", "shard",
     ),
     "Hardware": (
-        "hardware", "hardware_transformer", "hardware_pareto", "llm_rtl", "physical", "area_designs",
-        "area_grid", "constant_digits", "constant_weights",
+        "hardware", "hardware_transformer", "hardware_pareto", "llm_rtl", "physical",
+        "area_designs", "area_grid", "constant_digits", "constant_weights",
     ),
 }  # fmt: skip
 """Heading of the page -> files of bench/results. A new file goes where it belongs."""
