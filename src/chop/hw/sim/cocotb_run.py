@@ -30,7 +30,8 @@ hardware, waves, build = Path(hardware), waves == "1", Path(build)
 bench = hardware / bench
 sys.path.insert(0, str(bench.parent))
 runner = get_runner(name)
-arguments = ["-g2012"] if name == "icarus" else []
+# cocotb makes every signal public, so that Verilator cannot split those marked for it
+arguments = ["-g2012"] if name == "icarus" else ["-Wno-SPLITVAR"]
 folders = [hardware / "rtl"] + ([bench.parent] if bench.parent.name == "axi" else [])
 sources = [file for folder in folders for file in sorted(folder.glob("*.sv"))]
 runner.build(sources=sources, hdl_toplevel=top, build_dir=build,
