@@ -29,8 +29,24 @@ def provenance(name: str, section: str = "") -> dict[str, Any]:
     folders = measured(name, section)
     code = {"commit": _git("rev-parse", "HEAD"), "folders": list(folders)}
     code |= {"hash": code_hash(folders), "has_changes": bool(_git("status", "--porcelain"))}
-    command = shlex.join(["python", str(place), *sys.argv[1:]])
+    command = shlex.join(["python", str(place), *map(without_place, sys.argv[1:])])
     return {**gather_provenance(), "command": command, "code": code}
+
+
+def without_place(word: str) -> str:
+    """Return a word of a command; of a path outside the checkout only what others can know of it.
+
+    Folders of models and data become MODELS/… and DATA/…; other paths become their last name.
+    """
+    path = Path(word)
+    if not path.is_absolute():
+        return word
+    if path.is_relative_to(ROOT):
+        return str(path.relative_to(ROOT))
+    for name in ("models", "data"):
+        if name in path.parts[:-1]:
+            return "/".join((name.upper(), *path.parts[path.parts.index(name) + 1 :]))
+    return path.name
 
 
 def _git(*words: str) -> str:

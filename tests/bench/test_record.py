@@ -2,8 +2,11 @@
 
 import json
 import multiprocessing
+import shlex
 import time
 from pathlib import Path
+
+import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -33,3 +36,36 @@ def test_processes_that_write_one_file_lose_no_section(tmp_path, monkeypatch):
     assert [process.exitcode for process in started] == [0, 0]
     sections = json.loads((tmp_path / "shared.json").read_text())
     assert sorted(sections) == [f"{name}{number}" for name in "ab" for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("/srv/shared/models/llama-imdb", "MODELS/llama-imdb"),
+        ("/srv/data/imdb/lm", "DATA/imdb/lm"),
+        ("/home/someone/model.gguf", "model.gguf"),
+        (str(BENCH / "results"), "bench/results"),
+        ("out/area", "out/area"),
+        ("--device", "--device"),
+    ],
+)
+def test_a_command_is_told_without_places_of_one_machine(word, told, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    from measuring import record
+
+    assert record.without_place(word) == told
+
+
+def commands(content):
+    """Yield the commands in a result file."""
+    for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+        if key == "command":
+            yield value
+        elif isinstance(value, dict | list):
+            yield from commands(value)
+
+
+@pytest.mark.parametrize("file", sorted((BENCH / "results").glob("*.json")), ids=lambda f: f.stem)
+def test_no_stored_command_has_an_absolute_path(file):
+    told = list(commands(json.loads(file.read_text())))
+    assert [c for c in told if any(word.startswith("/") for word in shlex.split(c))] == []
