@@ -5,7 +5,7 @@
 
 Rules: a docstring does not open with a word of `OPENINGS`; no text has a phrase of `PHRASES`; no
 variable has a name of `VAGUE_NAMES`. `LIMITS` has the counts that are left for each folder: they
-may fall, and never rise. A folder that is not listed has none left.
+fall with the hits, and never rise. A folder that is not listed has none left.
 """
 
 from __future__ import annotations
@@ -127,6 +127,13 @@ def excess(all_hits: list[Hit]) -> list[Hit]:
     return [hit for hit in all_hits if counts[hit.folder] > LIMITS.get(hit.folder, 0)]
 
 
+def loose_limits(all_hits: list[Hit]) -> list[str]:
+    """Return a line for each folder that has fewer hits than `LIMITS` allows."""
+    counts = Counter(hit.folder for hit in all_hits)
+    loose = [folder for folder, limit in LIMITS.items() if counts[folder] < limit]
+    return [f"{folder}: only {counts[folder]} left; lower its limit here" for folder in loose]
+
+
 def main() -> int:
     """Print hits or lengths; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -136,9 +143,10 @@ def main() -> int:
         high = lengths[int(0.95 * len(lengths))]
         print(f"{len(lengths)} sentences: median {statistics.median(lengths):g} words, p95 {high}")
         return int(high > MOST_WORDS or statistics.median(lengths) > MEDIAN_WORDS)
-    beyond = excess(hits())
-    print("\n".join(map(str, beyond)))
-    return int(bool(beyond))
+    all_hits = hits()
+    faults = [*map(str, excess(all_hits)), *loose_limits(all_hits)]
+    print("\n".join(faults))
+    return int(bool(faults))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from chop.log import get_logger, warn_once
 
 sys.path.insert(0, str(Path(__file__).parent))
 from browsing import browser, visit  # noqa: F401
+from covering import drawn
 
 torch.set_num_threads(1)  # two workers share two cores
 # No test may depend on the machine's speed.
@@ -94,18 +95,37 @@ COVERED_CASES = 1
 """Cases of a parametrised test whose coverage is measured; measuring doubles their time."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves the slow tests out
 def pytest_collection_modifyitems(items):
-    """Measure the coverage of a few cases, evenly spread, of each parametrised test."""
+    """Mark the cases of large tables that are slow, and those whose coverage is not measured."""
     by_function: dict = {}
     for item in items:
         by_function.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(
             item
         )
     for cases in by_function.values():
+        _mark_the_rest_slow(cases)
         stride = -(-len(cases) // COVERED_CASES)
         for number, item in enumerate(cases):
             if number % stride:
                 item.add_marker(pytest.mark.no_cover)
+
+
+def _mark_the_rest_slow(cases):
+    """Mark as slow all but one in n cases of a test marked `share(n)`."""
+    marker = cases[0].get_closest_marker("share")
+    if marker is None:
+        return
+    fast = [case for case in cases if case.get_closest_marker("slow") is None]
+    rows = {
+        f"{SEED} {case.nodeid}": set(case.callspec.indices.items())
+        for case in fast
+        if hasattr(case, "callspec")
+    }
+    kept = drawn(rows, marker.args[0])
+    for case in fast:
+        if f"{SEED} {case.nodeid}" in rows.keys() - kept:
+            case.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -31,3 +32,18 @@ def rotated(values: Sequence[Any], turn: int, share: int = 3) -> list[Any]:
     value meets a third of the rows.
     """
     return list(values[turn % share :: share])
+
+
+def drawn(rows: Mapping[str, set[Any]], share: int) -> set[str]:
+    """Return the names of one in `share` rows, drawn by their names; each row is a set of values.
+
+    Rows that have a value which no row before them had go first, so that a table of several
+    columns keeps all its values wherever there is room for them.
+    """
+    order = sorted(rows, key=lambda name: hashlib.sha256(name.encode()).digest())
+    seen: set[Any] = set()
+    first, later = [], []
+    for name in order:
+        (later if rows[name] <= seen else first).append(name)
+        seen |= rows[name]
+    return set((first + later)[: -(-len(rows) // share)])

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from sources import tree_of
+from sources import nodes_of, tree_of
 
 SOURCE = Path(__file__).parents[1] / "src"
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 60
@@ -36,12 +36,12 @@ def is_private(name: str) -> bool:
 def private_imports(tree: ast.Module, own: str) -> Iterator[str]:
     """What is imported, or read of an imported module, that is another package's own."""
     modules: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in OURS:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             modules |= {a.asname or a.name: n for a, n in zip(node.names, names, strict=True)}
             yield from (n for n in names if any(map(is_private, n.split("."))) and foreign(n, own))
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             owner = modules.get(node.value.id, "")
             is_module = owner.rpartition(".")[2].islower()
@@ -72,7 +72,7 @@ def test_no_function_is_too_long(trees):
     functions = {
         f"{place(file)}: {node.name}": length(node)
         for file, tree in trees.items()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, Function)
     }
     assert {name: n for name, n in functions.items() if n > LONGEST_FUNCTION} == {}
@@ -101,7 +101,7 @@ def test_a_private_name_is_seen(text):
 
 def modules_by_string(tree: ast.Module) -> Iterator[str]:
     """Yield the names of modules of ours that are imported by a string."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call) and node.args and "import_module" in ast.unparse(node.func):
             name = ast.unparse(node.args[0]).lstrip("f").strip("'\"")
             if name.split(".")[0] in OURS:
@@ -160,7 +160,7 @@ def classes(trees: dict[Path, ast.Module]) -> Iterator[tuple[str, str]]:
     for file, tree in trees.items():
         if package(file).split(".")[0] == "chop":
             yield from (
-                (n.name, place(file)) for n in ast.walk(tree) if isinstance(n, ast.ClassDef)
+                (n.name, place(file)) for n in nodes_of(tree) if isinstance(n, ast.ClassDef)
             )
 
 

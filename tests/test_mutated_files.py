@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def found():
-    return file_kinds.run(600)
+    return file_kinds.run(400)
 
 
 def test_no_mutated_file_does_harm(found):
@@ -16,12 +16,12 @@ def test_no_mutated_file_does_harm(found):
 
 def test_the_sample_has_files_that_are_refused_and_files_that_are_read(found):
     counts, _ = found
-    assert sum(sum(c.values()) for c in counts.values()) >= 500
+    assert sum(sum(c.values()) for c in counts.values()) >= 300
     assert set(counts) == set(file_kinds.kinds())
     for kind, words in counts.items():
         assert words[file_kinds.REFUSED], kind
     read = [w[file_kinds.EQUAL] + w[file_kinds.FAITHFUL] for w in counts.values()]
-    assert sum(read) > 100
+    assert sum(read) > 60
     assert sum(count > 0 for count in read) >= len(read) - 2
 
 

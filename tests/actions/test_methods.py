@@ -81,6 +81,7 @@ SHARES = {  # of the error of plain rounding, at most
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", SHARES)
 def test_each_method_lowers_the_error_of_a_model_with_a_residual_stream(name):
     torch.manual_seed(5)

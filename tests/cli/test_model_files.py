@@ -131,6 +131,7 @@ FORMS_OF_TEXT = ["folder", "GGUF", "with cache", "without cache", "packed"]
 IN_EVERY_FORM = [(command, form) for form in FORMS_OF_TEXT for command in USES]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("command", "form"), slow_unless(IN_EVERY_FORM, lambda row: row in IN_EVERY_FORM[::3])
 )
@@ -287,6 +288,7 @@ def build():
 FORMS = ["folder", "gguf", "onnx", "program", "checkpoint", "function", "object"]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_one_function_loads_every_form(form, folder, gguf, tmp_path, monkeypatch) -> None:
     import mase

@@ -65,6 +65,7 @@ CASES = [
 """Targets, widths and models; the first five have every value of each."""
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("target", "bits", "model"), first_and_slow([*dict.fromkeys(CASES)], 5))
 def test_what_is_quantised_for_a_target_is_exported_exactly(
     mase, request, target, bits, model

@@ -40,6 +40,7 @@ def family(name: str):
 FAMILIES = ["llama", "mlp", "bert", "gpt2", "images"]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", first_and_slow(FAMILIES, 2))
 @pytest.mark.parametrize("shape", ["2", "2x2", "2x1x2"])
 @pytest.mark.parametrize("bandwidth", first_and_slow([1e9, 1e6, 1e11], 1))

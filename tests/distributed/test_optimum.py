@@ -32,6 +32,7 @@ def mesh_of(shape, **settings):
     return Mesh(**{"shape": shape, **SLOW_DEVICES, **settings})
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("shape", first_and_slow(MESHES, 2))
 @pytest.mark.parametrize("training", [True, False])

@@ -30,6 +30,7 @@ def all_cuts(cutter: _Cutter):
             yield _step_seconds(times, cutter.micro_batches)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("micro_batches", [1, 8])
 @pytest.mark.parametrize("share", [None, 0.7])

@@ -46,6 +46,7 @@ def loaded(folder):
     return model.eval()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", SCHEMES)
 def test_transformers_loads_the_same_weights(name, tmp_path):
     config, options, kind = SCHEMES[name]

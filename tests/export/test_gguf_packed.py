@@ -27,6 +27,7 @@ def written(tmp_path, name, family="llama"):
     return tmp_path / "a.gguf"
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", PACKED)
 def test_matrices_stay_packed_with_the_values_of_the_file(name, tmp_path):
     path = written(tmp_path, name)

@@ -40,6 +40,8 @@ from chop.hw.sim.simulate import Simulator, random_inputs
 from chop.hw.sim.worst_case import check_widths, design_ends
 from chop.nn.quantizers import MXInt
 
+pytestmark = pytest.mark.share(2)
+
 WIDE = Fixed(24, 8)
 """Results that keep every bit of a sum."""
 NAMES = sorted(name for name, cls in COMPONENTS.items() if cls.__module__.startswith("chop."))

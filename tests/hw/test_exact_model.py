@@ -85,6 +85,7 @@ def exact_of(graph, inputs):
     return run_exact(graph, [Exact.of(x.numpy()) for x in inputs])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_the_reference_equals_pytorch_in_double_precision_at_every_node(seed):
     graph = random_case(10_000 + seed).graph

@@ -87,6 +87,7 @@ KINDS = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_setting_of_a_format_reaches_the_hardware(name):
     model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4))

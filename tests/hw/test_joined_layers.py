@@ -82,6 +82,7 @@ def test_the_model_is_the_design_is_the_definition(name):
     assert torch.equal(found, run_reference(graph, x))
 
 
+@pytest.mark.share(2)
 @pytest.mark.sim
 @pytest.mark.parametrize("name", MODELS)
 def test_the_rtl_is_exact_in_values_and_cycles(name, tmp_path):

@@ -140,6 +140,7 @@ def test_the_proof_holds_and_is_tight_for_a_residual():
         assert is_live(each) == all(runs(each, stalls) for stalls in SLOW)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", first_and_slow([23, 35, 91, *range(10)], 6))
 def test_random_designs_with_fifos_never_stop(seed):
     case = branching_case(seed)

@@ -127,6 +127,7 @@ def test_every_realisation_in_the_op_table_has_a_lowering():
     assert {op.rtl for op in OPS.values() if op.rtl} == of_ops
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("most", [1, 4])
 def test_golden_integers_equal_the_quantised_model(name, most):

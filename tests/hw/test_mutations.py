@@ -97,6 +97,7 @@ def test_nothing_is_noticed_without_a_mutant(sound, design):
     assert exercise(simulator, random_inputs(design, TENSORS)).is_exact
 
 
+@pytest.mark.share(2)
 @pytest.mark.sim
 @pytest.mark.parametrize(
     "name", slow_unless(NAMES, KEPT.__contains__), ids=[name.replace(" ", "-") for name in NAMES]

@@ -23,6 +23,7 @@ def test_the_checkpoint_they_start_from_is_valid(tmp_path):
     assert set(graph.model(graph.dummy_in["x"])) == {"logits"}
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("edit", "words"), [row[1:] for row in ROWS], ids=[r[0] for r in ROWS])
 def test_a_forged_checkpoint_is_refused(tmp_path, edit, words):
     told = forgeries.description()

@@ -81,6 +81,7 @@ def pairs() -> list[tuple[str, str]]:
     return [(n, case) for n, case in both if not (n in PAIRS and case in NOT_FOR_PAIRS)]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("name", "case"), slow_unless(pairs(), lambda pair: TURNS[pair[1]] == pair[0])
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sources import tree_of
+from sources import nodes_of, tree_of
 
 from chop.ir.ops import OPS
 
@@ -52,7 +52,7 @@ def strings(node: ast.AST, constants: dict[str, set[str]]) -> set[str]:
 def switches(tree: ast.Module) -> Iterator[int]:
     """Yield the lines that compare or match an op's name with names of the table."""
     constants = named(tree)
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             others = [side for side in sides if not OP_NAME.search(ast.unparse(side))]

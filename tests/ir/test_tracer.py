@@ -19,6 +19,7 @@ every_model = pytest.mark.parametrize("name", zoo.one_of_each_kind(), scope="mod
 """The scope keeps the tests of one model together: one process captures it for all of them."""
 
 
+@pytest.mark.share(2)
 @every_model
 def test_the_graph_computes_what_the_model_computes(name):
     assert equal_at(name, zoo.case(name).inputs)

@@ -89,6 +89,7 @@ def seen(length: int) -> dict[str, Tensor]:
     return {"attention_mask": torch.ones(1, length, dtype=torch.long)}
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", NATIVE)
 def test_every_family_has_the_logits_and_the_cache_of_the_plain_step(name: str) -> None:
     compare(graph(name))
@@ -125,6 +126,7 @@ def test_a_cache_of_the_server_holds_the_same_tokens(name: str, formats: str) ->
     compare(graph(name), steps=steps, cache=lambda config: BatchCache(config, formats))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", DECODERS)
 def test_generate_gives_the_tokens_of_the_model(name: str) -> None:
     given = {key: value[:1] for key, value in prompts(name).items()}

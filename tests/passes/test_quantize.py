@@ -13,6 +13,8 @@ from chop.nn.quantized import QuantizedModule, quantized_func_map
 from chop.nn.quantized.modules.linear import LinearInteger
 from chop.passes import quantize_module_transform_pass, quantize_transform_pass
 
+pytestmark = pytest.mark.share(2)
+
 INTEGER = {
     "name": "integer",
     "data_in_width": 8,

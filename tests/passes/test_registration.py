@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from sources import tree_of
+from sources import nodes_of, tree_of
 
 import chop.passes as passes
 from chop.errors import RegistryError
@@ -24,7 +24,7 @@ def test_every_file_that_declares_a_pass_is_imported():
     declared = {
         argument.value
         for path in HOME.rglob("*.py")
-        for call in ast.walk(tree_of(path))
+        for call in nodes_of(tree_of(path))
         if isinstance(call, ast.Call) and getattr(call.func, "id", None) == "graph_pass"
         for argument in call.args[:1]
         if isinstance(argument, ast.Constant)

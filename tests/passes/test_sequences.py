@@ -44,6 +44,7 @@ def label(value) -> str:
     return value if isinstance(value, str) else " > ".join(value)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("model", "sequence"), [*ONCE_WRONG, *SAMPLE], ids=label)
 def test_each_step_does_what_it_says_whatever_was_before(model, sequence):
     verdict = try_one(State(*graph_and_inputs(model)), sequence)
@@ -51,6 +52,7 @@ def test_each_step_does_what_it_says_whatever_was_before(model, sequence):
     assert verdict.kind == "right" or len(verdict.reason) > 20
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("pair", sorted(map(sorted, COMMUTES)), ids=label)
 def test_steps_that_commute_give_the_same_in_either_order(pair):
     outputs = {}

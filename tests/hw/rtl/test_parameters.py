@@ -119,6 +119,7 @@ def test_verilator_takes_the_defaults_and_refuses_a_wrong_parameter(module):
     assert not is_taken and f"{module}: " in told, told
 
 
+@pytest.mark.share(2)
 @pytest.mark.sim("pyslang")
 @pytest.mark.parametrize("module", sorted(WRONG))
 def test_slang_takes_the_defaults_and_refuses_the_wrong_ones(module):

@@ -17,6 +17,8 @@ from chop.nn.quantized.functional import quantized_functions
 from chop.nn.quantized.layer import quantized_layers
 from chop.nn.quantizers import FORMATS, make_quantizer
 
+pytestmark = pytest.mark.share(2)
+
 every_layer = pytest.mark.parametrize("op", LAYER_CASES)
 every_function = pytest.mark.parametrize("op", FUNCTION_CASES)
 in_every_format = pytest.mark.parametrize("form", FORMATS)

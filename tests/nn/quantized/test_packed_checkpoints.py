@@ -82,6 +82,7 @@ def values(mg):
     return {f"{n}.{k}": s for n, m in layers for k, s in m.stored_values().items()}
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_packed_model_comes_back_bit_for_bit_and_numpy_reads_it_from_the_page(name, tmp_path):
     mg, x = quantised(CONFIGS[name])
@@ -108,6 +109,7 @@ def test_other_types_of_weights_come_back_too(dtype, tmp_path):
         assert torch.equal(got.to(dtype), stored.values)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_size_is_that_of_the_bits_claimed(name, tmp_path):
     torch.manual_seed(0)

@@ -16,6 +16,8 @@ from chop.nn.quantized.layer import layer_class
 from chop.nn.quantizers import FORMATS
 from chop.nn.quantizers.formats import find_format
 
+pytestmark = pytest.mark.share(2)
+
 FINE = {
     f"{role}_{key}": value
     for role in ("data_in", "weight", "bias")

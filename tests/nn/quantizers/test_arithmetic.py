@@ -13,6 +13,8 @@ from chop.errors import ConfigError
 from chop.nn.quantizers import Integer
 from chop.nn.quantizers.arithmetic import fixed_codes, function, integer_softmax, norm, tables
 
+pytestmark = pytest.mark.share(2)
+
 BYTE, FINE, HALF = Integer(8, 4), Integer(12, 8), Integer(16, 9)
 COUNT, PART = Integer(7, 3, is_signed=False), Integer(8, 7, is_signed=False)
 

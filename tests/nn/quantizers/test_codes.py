@@ -12,6 +12,8 @@ from chop.nn.quantizers.bits import bytes_of, pack_bits, unpack_bits
 from chop.nn.quantizers.blocks import BlockQuantizer
 from chop.nn.quantizers.codes import Coded, Powers, decode, encode, same_bits, scales_of, tiles_of
 
+pytestmark = pytest.mark.share(2)
+
 SMALL = [c for c in CASES if c.bits <= 8 or (isinstance(c, BlockQuantizer) and c.element_bits <= 8)]
 
 

@@ -40,6 +40,8 @@ from chop.nn.quantizers import (
     Ternary,
 )
 
+pytestmark = pytest.mark.share(2)
+
 GFLOAT_ROUNDING = {
     "nearest_even": gfloat.RoundMode.TiesToEven,
     "nearest_away": gfloat.RoundMode.TiesToAway,

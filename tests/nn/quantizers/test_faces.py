@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from format_cases import CASES, label
-from sources import tree_of
+from sources import nodes_of, tree_of
 
 from chop.errors import ConfigError, ExportError
 from chop.export.gguf_reader import FORMATS as GGUF_CONFIGS
@@ -21,6 +21,8 @@ from chop.kernels.packed_formats import (
 )
 from chop.nn.quantizers import FORMATS, Quantizer, operand_quantizers, parse_format
 from chop.nn.quantizers.codes import decode, encode
+
+pytestmark = pytest.mark.share(2)
 
 SOURCE = Path(__file__).parents[3] / "src"
 ROWS = {**PACKED_FORMATS, **INTEGER_FORMATS}
@@ -40,7 +42,7 @@ def format_classes() -> set[str]:
 
 def switches(tree: ast.Module, names: set[str]) -> int:
     """Count `isinstance` and `issubclass` calls and class patterns that ask for these classes."""
-    nodes = list(ast.walk(tree))
+    nodes = nodes_of(tree)
     own = {
         alias.asname or alias.name
         for node in nodes

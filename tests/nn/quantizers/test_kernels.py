@@ -35,6 +35,8 @@ from chop.nn.quantizers import (
     kernels,
 )
 
+pytestmark = pytest.mark.share(2)
+
 needs_library = pytest.mark.skipif(
     kernels.library() is None, reason="no C++ compiler here; install one to run this"
 )

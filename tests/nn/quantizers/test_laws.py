@@ -44,6 +44,8 @@ from chop.nn.quantizers import (
     Ternary,
 )
 
+pytestmark = pytest.mark.share(2)
+
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 

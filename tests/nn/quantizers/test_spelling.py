@@ -28,6 +28,8 @@ from chop.nn.quantizers import (
 from chop.nn.quantizers.formats import make_quantizer
 from chop.nn.quantizers.spelling import examples, own_stem
 
+pytestmark = pytest.mark.share(2)
+
 SPELLINGS = {
     "fixed8.4": Integer(8, 4),
     "ufixed8.4": Integer(8, 4, is_signed=False),

@@ -82,6 +82,7 @@ def test_blocks_are_stretches_through_which_one_value_passes():
     assert len(whole.layers) == 5 and whole.end.op == "output"
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", FORMATS)
 def test_learning_lowers_the_error_in_every_format(name, tmp_path):
     torch.manual_seed(1)

@@ -25,6 +25,8 @@ from chop.nn.quantizers import MXInt, ScaleInteger, parse_format
 from chop.passes.graph.transforms.pack_weights import KEPT, memory_table
 from chop.passes.ptq.sites.rounded_layers import store_scale
 
+pytestmark = pytest.mark.share(2)
+
 BERT = "BERT classification"
 
 

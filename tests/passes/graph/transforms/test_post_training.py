@@ -71,6 +71,7 @@ def error(model, reference, x):
         return float((model(x) - reference(x)).square().sum())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", first_and_slow(FORMATS, 7))
 def test_rounding_by_effect_lowers_the_error_in_every_format(name, tmp_path):
     model = mlp()

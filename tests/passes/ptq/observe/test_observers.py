@@ -41,6 +41,7 @@ def error(form, low, high, x):
     return float((ranged(form).represent(rows, low, high) - rows).square().sum())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("label", FORMATS)
 @pytest.mark.parametrize("name", OBSERVERS)
 def test_every_observer_chooses_a_range_that_the_format_takes(name, label):

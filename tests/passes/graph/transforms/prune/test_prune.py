@@ -30,6 +30,8 @@ from chop.passes.graph.transforms.prune import GradientScores
 from chop.passes.prune.importance import METHODS
 from chop.passes.prune.prunable_layers import add_mask, remove_mask
 
+pytestmark = pytest.mark.share(2)
+
 DOCUMENTED = {
     "weight": {"sparsity": 0.5, "method": "l1-norm", "scope": "local"},
     "activation": {"sparsity": 0.5, "method": "l1-norm", "scope": "local"},
