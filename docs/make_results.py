@@ -88,14 +88,14 @@ def perplexities(scheme: str, rows: Iterable[Mapping[str, Any]], method: str) ->
 
 def rounded(scheme: str) -> tuple[str, str, str, str]:
     """Return the perplexity after GPTQ here and after two other tools."""
-    ours = perplexities(scheme, read("ptq"), "gptq")
+    ours = perplexities(scheme, read("ptq", "llama-imdb"), "gptq")
     others = {
         "llm-compressor": perplexities(
             scheme, read("ptq_rivals", "llmcompressor"), "llmcompressor"
         ),
         "auto-round": perplexities(scheme, read("ptq_rivals", "auto-round"), "auto-round"),
     }
-    start = perplexities("float", read("ptq"), "float")
+    start = perplexities("float", read("ptq", "llama-imdb"), "float")
     best = min(ours, *others.values())
     bold = {v: f"**{v:.2f}**" if v == best else f"{v:.2f}" for v in (ours, *others.values())}
     compared = ", ".join(f"{name} {bold[value]}" for name, value in others.items())
@@ -210,7 +210,7 @@ def headline_table(folder: str = "") -> str:
 def three_bit_line() -> str:
     """Return the perplexity with 3-bit weights."""
     _, ours, others, _ = rounded("W3 group 32")
-    start = perplexities("float", read("ptq"), "float")
+    start = perplexities("float", read("ptq", "llama-imdb"), "float")
     return f"**3-bit weights:** perplexity {ours}; {others} (float: {start:.2f})."
 
 
@@ -251,10 +251,10 @@ CHARTS = {"results_perplexity": "perplexity_bars", "results_kernels": "kernel_ba
 
 def perplexity_bars() -> tuple[str, list[tuple[str, float]]]:
     """Return the perplexity of three tools at 4 and 3 bits."""
-    rows: list[tuple[str, float]] = [("float", perplexities("float", read("ptq"), "float"))]
+    rows: list[tuple[str, float]] = [("float", perplexities("float", read("ptq", "llama-imdb"), "float"))]
     for scheme, bits in (("W4 group 32", "4 bits"), ("W3 group 32", "3 bits")):
-        rows.append((f"{bits}, nearest rounding", perplexities(scheme, read("ptq"), "nearest")))
-        rows.append((f"{bits}, MASE", perplexities(scheme, read("ptq"), "gptq")))
+        rows.append((f"{bits}, nearest rounding", perplexities(scheme, read("ptq", "llama-imdb"), "nearest")))
+        rows.append((f"{bits}, MASE", perplexities(scheme, read("ptq", "llama-imdb"), "gptq")))
         for tool in ("llmcompressor", "auto-round"):
             value = perplexities(scheme, read("ptq_rivals", tool), tool)
             rows.append((f"{bits}, {tool}", value))

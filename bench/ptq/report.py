@@ -34,7 +34,7 @@ DIVERGENCE = ("divergence", "{:.2g}", "lower is better, nats")
 
 def main() -> None:
     """Write the page."""
-    rows = _rows("ptq", None)
+    rows = [row for subject in SUBJECTS for row in _rows("ptq", subject)]
     for rival in RIVALS:
         rows += _rows("ptq_rivals", rival)
     text = "\n\n".join([*_tables(rows), *_allocation(), *_memory()])
@@ -45,10 +45,10 @@ def main() -> None:
     print(PAGE)
 
 
-def _rows(name: str, section: str | None) -> list[Row]:
+def _rows(name: str, section: str) -> list[Row]:
     file = RESULTS / f"{name}.json"
     found = json.loads(file.read_text()) if file.exists() else {}
-    rows: list[Row] = (found.get(section, {}) if section else found).get("results", [])
+    rows: list[Row] = found.get(section, {}).get("results", [])
     return rows
 
 

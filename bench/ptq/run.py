@@ -4,8 +4,8 @@
     python bench/ptq/run.py --llama MODELS/llama-imdb --bert out/ptq/bert --data DATA/imdb
 
 Every row is written to --work as soon as it is found: a run that is interrupted goes on where it
-stopped, and processes may share a folder. When the code changes, empty it. All rows of the folder
-go to bench/results/ptq.json, from which report.py makes the tables of docs/results_quantisation.md.
+stopped, and processes may share a folder. When the code changes, empty it. The rows of each model
+are a section of bench/results/ptq.json, from which report.py makes the tables of docs/results_quantisation.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chop.actions.post_training import quantize_with_data
 
 sys.path.append(str(Path(__file__).parents[1]))
 from measuring.checked import is_sound, once
-from measuring.record import save
+from measuring.record import save_section
 
 
 def main() -> None:
@@ -41,8 +41,9 @@ def main() -> None:
         for scheme, method, seed in _wanted(args):
             names = bench.names(scheme, method, seed)
             rows.make(names, lambda b=bench, n=names: b.row(n))  # type: ignore[misc]
-    if args.save:
-        print(save("ptq", read_rows(rows.file)))
+        if args.save:
+            own = [row for row in read_rows(rows.file) if row["subject"] == subject.name]
+            print(save_section("ptq", subject.name, own))
 
 
 def _wanted(args: argparse.Namespace) -> list[tuple[str, str, int | None]]:
