@@ -251,9 +251,16 @@ CHARTS = {"results_perplexity": "perplexity_bars", "results_kernels": "kernel_ba
 
 def perplexity_bars() -> tuple[str, list[tuple[str, float]]]:
     """Return the perplexity of three tools at 4 and 3 bits."""
-    rows: list[tuple[str, float]] = [("float", perplexities("float", read("ptq", "llama-imdb"), "float"))]
+    rows: list[tuple[str, float]] = [
+        ("float", perplexities("float", read("ptq", "llama-imdb"), "float"))
+    ]
     for scheme, bits in (("W4 group 32", "4 bits"), ("W3 group 32", "3 bits")):
-        rows.append((f"{bits}, nearest rounding", perplexities(scheme, read("ptq", "llama-imdb"), "nearest")))
+        rows.append(
+            (
+                f"{bits}, nearest rounding",
+                perplexities(scheme, read("ptq", "llama-imdb"), "nearest"),
+            )
+        )
         rows.append((f"{bits}, MASE", perplexities(scheme, read("ptq", "llama-imdb"), "gptq")))
         for tool in ("llmcompressor", "auto-round"):
             value = perplexities(scheme, read("ptq_rivals", tool), tool)

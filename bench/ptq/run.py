@@ -5,7 +5,8 @@
 
 Every row is written to --work as soon as it is found: a run that is interrupted goes on where it
 stopped, and processes may share a folder. When the code changes, empty it. The rows of each model
-are a section of bench/results/ptq.json, from which report.py makes the tables of docs/results_quantisation.md.
+are a section of bench/results/ptq.json. From it, report.py makes the tables of
+docs/results_quantisation.md.
 """
 
 from __future__ import annotations

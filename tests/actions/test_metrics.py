@@ -5,7 +5,8 @@ import pytest
 from sklearn import metrics as reference
 
 from chop.actions.language import LANGUAGE_METRICS
-from chop.actions.metrics import IGNORED, METRICS, compute_metrics
+from chop.actions.metrics import METRICS, compute_metrics
+from chop.dataset.row_selection import IGNORED
 from chop.errors import RegistryError
 
 SCORES = np.random.default_rng(0).normal(size=(60, 3))

@@ -208,3 +208,41 @@ def test_a_search_minimises_perplexity(mase, folder, text) -> None:
     ran = mase(f"search {folder} {data} --formats mxint --trials 2 --apply best --out s --json")
     assert ran.code == 0, ran.err
     assert ran.document["applied"]["test"]["uncompressed"] > 1
+
+
+def strided_perplexity(
+    model: torch.nn.Module, ids: torch.Tensor, length: int, stride: int
+) -> float:
+    """The usual protocol, token by token: at most `length - stride` tokens of context and its own.
+
+    A window ends every `stride` tokens; a token is predicted from its window alone.
+    """
+    losses = []
+    for at in range(1, len(ids)):
+        end = (at // stride + 1) * stride
+        context = ids[max(0, end - length) : at]
+        if len(context):
+            scores = model(input_ids=context[None]).logits[0, -1].double()
+            losses.append(float(-scores.log_softmax(-1)[ids[at]]))
+    return float(np.exp(np.mean(losses)))
+
+
+@pytest.mark.parametrize(("length", "stride"), [(16, 4), (16, 8), (10, 4), (8, 8), (200, 1)])
+def test_windows_that_overlap_count_every_token_once(mase, folder, text, length, stride) -> None:
+    with torch.no_grad():
+        model = made("Llama").eval()
+        ids = torch.from_numpy(np.load(text / "test.npz")["ids"].astype(np.int64))
+        right = strided_perplexity(model, ids[: len(ids) // stride * stride], length, stride)
+    line = f"eval {folder} --dataset {text} --max-token-len {length} --stride {stride} --all-rows"
+    told = mase(f"{line} --json --out e").document
+    assert told["eval"]["perplexity"] == pytest.approx(right, rel=1e-5)
+    assert told["rows"] == len(ids) // stride
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [("--stride 9 --max-token-len 8", "stride: 9. Allowed: 1 to"), ("--stride 0", "stride: 0")],
+)
+def test_a_stride_beyond_the_window_is_refused(mase, folder, text, words, message) -> None:
+    ran = mase(f"eval {folder} --dataset {text} {words}")
+    assert ran.code == 2 and message in ran.err

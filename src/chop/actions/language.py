@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chop.actions.metrics import IGNORED
 from chop.actions.trainer import scores_of
+from chop.dataset.row_selection import IGNORED
 from chop.errors import ConfigError, DataError
 from chop.ir.trace.environment import evaluation_mode
 from chop.log import get_logger, log_step
@@ -101,4 +101,7 @@ def _batch(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     padded = torch.stack([F.pad(each, (0, longest - len(each))) for each in ids])
     mask = torch.stack([(torch.arange(longest) < len(each)).long() for each in ids])
     labels = padded.masked_fill(mask == 0, IGNORED)
+    for row, own_labels, own_ids in zip(rows, labels, ids, strict=True):
+        if "labels" in row:  # tokens that are context alone have none
+            own_labels[: len(own_ids)] = torch.as_tensor(row["labels"])
     return {"input_ids": padded, "attention_mask": mask, "labels": labels}

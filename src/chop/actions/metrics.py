@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from chop.dataset.row_selection import IGNORED
 from chop.errors import ConfigError
 from chop.registry import Registry
 
 Array = np.ndarray
 Metric = Callable[[Array, Array], float]
-IGNORED = -100
-"""Label of positions that are not predicted, such as padding."""
 
 METRICS: Registry[Metric] = Registry("metric")
 ERRORS = ("mse", "mae", "perplexity")

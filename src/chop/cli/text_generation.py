@@ -16,7 +16,7 @@ from chop.cli.console import write_line
 from chop.cli.failures import SourceError, UsageError
 from chop.cli.session import Session
 from chop.cli.settings import read_assignment
-from chop.cli.shared_options import LanguageOptions
+from chop.cli.shared_options import LanguageOptions, ModelOptions
 from chop.cli.source import CHECKPOINT, HUGGING_FACE, Source, find_source
 from chop.dataset.tokenized import load_tokenizer
 from chop.errors import ConfigError, DataError, TraceError
@@ -36,7 +36,7 @@ LANGUAGE = (PREDICTS_TEXT, "seq2seq-lm")
 """Tasks of models that generate text."""
 
 
-def check_language(config: LanguageOptions, source: Source) -> None:
+def check_language(config: ModelOptions, source: Source) -> None:
     """Raise if the model has another task, or if its language head would be random."""
     model = source.model if source.graph is None else source.graph.model
     kind = type(model).__name__
@@ -179,7 +179,7 @@ def device_named(name: str) -> torch.device:
     raise UsageError(f"--device {name}: not on this machine. `mase doctor` says what is.")
 
 
-def load_tokenizer_of(config: LanguageOptions, source: Source) -> Any:
+def load_tokenizer_of(config: Any, source: Source) -> Any:
     """Return the tokenizer of the configuration or of the model."""
     place = config.tokenizer or source.place
     if place is None:

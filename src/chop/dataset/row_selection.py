@@ -12,6 +12,8 @@ import numpy as np
 
 LABEL_NAMES = ("labels", "label", "label_ids")
 """Names of a column of labels."""
+IGNORED = -100
+"""Label of positions that are not predicted, such as padding and context."""
 MOST_CLASSES = 1000
 """Most distinct values of a column of classes."""
 HELD_OUT_SEED = 0
