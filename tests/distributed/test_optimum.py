@@ -47,7 +47,11 @@ def test_the_objective_is_the_cost_of_the_plan(name, shape, training):
         additive = cost.memory_bytes - cost.transient_bytes
         assert found.seconds == pytest.approx(cost.step_seconds, rel=1e-9)
         assert found.bytes == pytest.approx(additive, rel=1e-6, abs=8)
-        assert bound == pytest.approx(found.seconds + rate * found.bytes, rel=1e-9)
+        objective = found.seconds + rate * found.bytes
+        if len(mesh.shape) < 3:  # every table fits: the bound is reached
+            assert bound == pytest.approx(objective, rel=1e-9)
+        else:
+            assert 0.9 * objective < bound <= objective * (1 + 1e-9)
 
 
 class Net(nn.Module):
