@@ -75,6 +75,14 @@ def test_three_words_talk_to_a_gguf_file(mase, folder, gguf) -> None:
     assert ran.document["text"].startswith(QUESTION)
 
 
+def test_a_format_without_effect_on_a_packed_file_is_mentioned(mase, gguf) -> None:
+    ran = mase(f"export {gguf} --to gguf --format Q4_0 --out again")
+    assert ran.code == 0 and "--format Q4_0 had no effect: every matrix has" in ran.err, ran.err
+    assert "mase import --no-pack" in ran.err
+    ran = mase(f"export {gguf} --to gguf --format Q4_1 --out same")
+    assert ran.code == 0 and "had no effect" not in ran.err
+
+
 def test_an_imported_file_stays_packed_and_keeps_its_tokenizer(mase, folder, gguf) -> None:
     ran = mase(f"import {gguf} --out in")
     assert ran.code == 0, ran.err

@@ -14,6 +14,8 @@ EXAMPLES = (
     "mase export ./llama --task causal-lm --to gguf --format Q4_0 --tokenizer ./llama",
     "mase export out/quantize --to compressed-tensors --fallback float",
 )
+DEFAULT_TYPE = "Q8_0"
+"""GGUF type if none is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,7 @@ class ExportConfig(ModelOptions, OutputOptions):
         str,
         "GGUF type of weights without a number format: Q8_0, Q6_K, Q5_K, Q4_K, Q3_K, Q2_K, Q4_0, "
         "Q4_1, MXFP4, F16, BF16, F32, or a format with such a type, as mxfp4 or int8/32.",
-    ] = field(default="Q8_0", metadata={"check": "chop.export.gguf_types:type_named"})
+    ] = field(default=DEFAULT_TYPE, metadata={"check": "chop.export.gguf_types:type_named"})
     tokenizer: Annotated[
         str | None,
         "Folder or hub name of the tokenizer to store with the model. Default: the model's own.",
@@ -84,6 +86,12 @@ def run(config: ExportConfig, session: Session) -> dict[str, Any]:
     session.console.table(
         [{"written as": k, "tensors": len(v), "bytes": sum(v)} for k, v in sizes.items()]
     )
+    if _is_without_effect(config, list(sizes)):
+        session.console.note(
+            f"--format {config.format} had no effect: every matrix has a number format of its own, "
+            "and keeps it. To round it again, read the model as floats first (mase import "
+            "--no-pack)."
+        )
     if report.changed:
         session.console.say(f"{len(report.changed)} tensors were rounded to the target's types")
     for line in report.dropped:
@@ -98,6 +106,15 @@ def run(config: ExportConfig, session: Session) -> dict[str, Any]:
         "dropped": report.dropped,
         "companions": saved,
     }
+
+
+def _is_without_effect(config: ExportConfig, written: list[str]) -> bool:
+    """Return True if a GGUF type was asked for and no tensor was written in it."""
+    if config.to != "gguf" or config.format == DEFAULT_TYPE:
+        return False
+    from chop.export.gguf_types import type_named
+
+    return type_named(config.format, "export") not in written
 
 
 def _gguf_tokenizer(chosen: str | None, own: str | None, graph: Any, session: Session) -> Any:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import operator
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -262,6 +263,7 @@ def build(model: nn.Module, captured: ModeTrace, template: OutputTemplate) -> Tr
     drop_dead_nodes(captured.graph, captured.attributes.__getitem__)
     targets = {str(n.target) for n in captured.graph.nodes if n.op in ("call_module", "get_attr")}
     attributes = {name: captured.attributes[name] for name in sorted(targets)}
+    _check_names(model, attributes)
     module = TracedModule(attributes, captured.graph, class_name=type(model).__name__)
     _keep_buffers_transient(model, module)
     parts = set(model.modules())
@@ -272,6 +274,25 @@ def build(model: nn.Module, captured: ModeTrace, template: OutputTemplate) -> Tr
         module.config = model.config
     template.attach(module)
     return module
+
+
+@functools.cache
+def _names_of_graph_modules() -> frozenset[str]:
+    """Return the attributes that torch.fx and TracedModule use beside those of every module."""
+    empty = TracedModule({}, fx.Graph())
+    return frozenset({*dir(TracedModule), *vars(empty)}) - {*dir(nn.Module), *vars(nn.Module())}
+
+
+def _check_names(model: nn.Module, attributes: Iterable[str]) -> None:
+    """Raise if the model has a parameter, buffer or module with a name that a graph needs."""
+    for name in attributes:
+        first = name.partition(".")[0]
+        if first in _names_of_graph_modules():
+            raise TraceError(
+                f"{type(model).__name__}: it has a parameter, buffer or module '{first}', and a "
+                "graph has an attribute of that name itself. Rename it, or make the model a part "
+                "of another module (self.model = model)."
+            )
 
 
 def drop_dead_nodes(
