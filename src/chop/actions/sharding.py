@@ -11,11 +11,12 @@ from typing import Annotated, Any
 from tabulate import tabulate
 
 from chop.arguments import an, takes
-from chop.distributed.hand_plans import comparison_records, hand_plans
+from chop.distributed.hand_plans import MEGATRON, comparison_records, hand_plans
 from chop.distributed.pipeline import PipelinePlan, make_pipeline
 from chop.distributed.plan import Plan
 from chop.distributed.plan_file import LoadedPlan, load_plan, plan_differences, plan_document
 from chop.distributed.plan_report import PLAN_HEADERS, cost_records, draw, plan_records, plan_table
+from chop.distributed.transformers_styles import WHOLE, transformers_plan
 from chop.distributed.verify_plan import Verification, verify_plan
 from chop.errors import ChopError, ConfigError
 from chop.ir.graph import MaseGraph
@@ -39,6 +40,11 @@ class ShardArgs(AutoshardingArgs):
     against: Annotated[
         Path | None, "A saved plan: price it at these shapes and print the differences."
     ] = None
+    transformers: Annotated[
+        bool,
+        "Also write transformers_plan.json, the best plan that transformers runs by itself: "
+        "arguments of its DistributedConfig. The mesh has one axis.",
+    ] = False
     stages: Annotated[int, "Stages of a pipeline; the mesh is that of one stage."] = 1
     micro_batches: Annotated[
         int, "Micro-batches of a step. With stages, inputs have the rows of one micro-batch."
@@ -55,6 +61,8 @@ class ShardResult:
     comparison: Sequence[Mapping[str, Any]] = ()
     pipeline: PipelinePlan | None = None
     saved: LoadedPlan | None = None
+    transformers: Mapping[str, Any] | None = None
+    transformers_seconds: float = 0.0
 
     def record(self) -> dict[str, Any]:
         """Return plain data: the cost, one record per value, the verification."""
@@ -79,8 +87,20 @@ class ShardResult:
         if self.saved:
             rows = plan_differences(self.saved.plan, self.plan)
             parts += [saved_sentence(self.saved), *([tabulate(rows, "keys")] if rows else [])]
+        if self.transformers is not None:
+            parts += [self._transformers_sentence(self.transformers["tp_plan"])]
         parts += [verdict(self.verification)] if self.verification else []
         return "\n\n".join(parts)
+
+    def _transformers_sentence(self, styles: Mapping[str, str]) -> str:
+        """Return the time of the plan for transformers as a sentence."""
+        step, own = self.transformers_seconds, self.plan.cost.step_seconds
+        text = (
+            f"transformers_plan.json takes {step * 1e3:.4g} ms, {step / own:.3g} times this plan."
+        )
+        if set(styles.values()) == {WHOLE}:
+            text += " It splits nothing: at these shapes communication takes longer than it saves."
+        return text
 
 
 @takes(graph=an(MaseGraph), args=an(ShardArgs))
@@ -102,12 +122,15 @@ def shard(graph: MaseGraph, args: ShardArgs, dummy_in: Any = None) -> ShardResul
     fields = AutoshardingArgs.__dataclass_fields__
     _, info = autosharding_analysis_pass(graph, {name: getattr(args, name) for name in fields})
     plan: Plan = info["plan"]
+    others = hand_plans(graph, plan.mesh, training=plan.training) if args.transformers else {}
     return ShardResult(
         plan,
         _verified(graph, plan, inputs) if args.verify else None,
         plan_document(plan, graph),
         _comparison(graph, plan) if args.compare else (),
         saved=_saved(graph, args.against) if args.against else None,
+        transformers=transformers_plan(others[MEGATRON], graph) if others else None,
+        transformers_seconds=others[MEGATRON].cost.step_seconds if others else 0.0,
     )
 
 
@@ -131,7 +154,9 @@ def _comparison(graph: MaseGraph, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _pipeline(graph: MaseGraph, args: ShardArgs) -> PipelinePlan:
-    conflicts = [n for n in ("verify", "compare", "against", "pins") if getattr(args, n)]
+    conflicts = [
+        n for n in ("verify", "compare", "against", "pins", "transformers") if getattr(args, n)
+    ]
     if conflicts:
         raise ConfigError(f"shard: {conflicts[0]} is for plans without a pipeline; remove stages.")
     counts = {"stages": args.stages, "micro_batches": args.micro_batches}

@@ -7,6 +7,7 @@ from chop.distributed.plan import Cost, Plan, fixed_plan, make_plan
 from chop.distributed.plan_file import LoadedPlan, load_plan, plan_differences, plan_document
 from chop.distributed.plan_report import cost_records, plan_records, plan_table
 from chop.distributed.strategies import Strategy
+from chop.distributed.transformers_styles import transformers_plan
 
 __all__ = [
     "Cost",
@@ -27,4 +28,5 @@ __all__ = [
     "plan_document",
     "plan_records",
     "plan_table",
+    "transformers_plan",
 ]

@@ -174,10 +174,11 @@ def _on_data_axes(tracks: _Tracks, value: ProgramValue, option: Option) -> float
     return _data(tracks, value, option[:-1])
 
 
+MEGATRON = "Megatron"
 HAND_PLANS: dict[str, Kind] = {
     "DDP": _ddp,
     "FSDP": _fsdp,
-    "Megatron": _megatron,
+    MEGATRON: _megatron,
     "Megatron + sequence": _megatron_sequence,
 }
 """Name of a hand plan -> its preference among the options of a value."""

@@ -86,12 +86,7 @@ def run(config: ExportConfig, session: Session) -> dict[str, Any]:
     session.console.table(
         [{"written as": k, "tensors": len(v), "bytes": sum(v)} for k, v in sizes.items()]
     )
-    if _is_without_effect(config, list(sizes)):
-        session.console.note(
-            f"--format {config.format} had no effect: every matrix has a number format of its own, "
-            "and keeps it. To round it again, read the model as floats first (mase import "
-            "--no-pack)."
-        )
+    _note_format(config, list(sizes), session)
     if report.changed:
         session.console.say(f"{len(report.changed)} tensors were rounded to the target's types")
     for line in report.dropped:
@@ -108,13 +103,18 @@ def run(config: ExportConfig, session: Session) -> dict[str, Any]:
     }
 
 
-def _is_without_effect(config: ExportConfig, written: list[str]) -> bool:
-    """Return True if a GGUF type was asked for and no tensor was written in it."""
-    if config.to != "gguf" or config.format == DEFAULT_TYPE:
-        return False
+def _note_format(config: ExportConfig, written: list[str], session: Session) -> None:
+    """Print a note if a GGUF type was asked for and no tensor was written in it."""
     from chop.export.gguf_types import type_named
 
-    return type_named(config.format, "export") not in written
+    if config.to != "gguf" or config.format == DEFAULT_TYPE:
+        return
+    if type_named(config.format, "export") not in written:
+        session.console.note(
+            f"--format {config.format} had no effect: every matrix has a number format of its own, "
+            "and keeps it. To round it again, read the model as floats first (mase import "
+            "--no-pack)."
+        )
 
 
 def _gguf_tokenizer(chosen: str | None, own: str | None, graph: Any, session: Session) -> Any:

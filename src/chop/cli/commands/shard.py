@@ -18,10 +18,13 @@ from chop.files import write_whole
 
 DOCUMENT = "sharding_plan.json"
 """The plan alone, as `--against` reads it."""
+TRANSFORMERS = "transformers_plan.json"
+"""Arguments of transformers' DistributedConfig."""
 EXAMPLES = (
     "mase shard tiny_bert --mesh 2x2 --compare",
     "mase shard tiny_bert --mesh 2 --stages 2 --micro-batches 4",
     "mase shard tiny_bert --mesh-shape 1,4",
+    "mase shard ./llama --mesh 4 --no-training --transformers",
     "mase shard prajjwal1/bert-tiny --mesh-shape 2,2 --memory 16000000 --verify",
 )
 
@@ -53,6 +56,8 @@ def run(config: ShardConfig, session: Session) -> dict[str, Any]:
     record = result.record()
     write_whole(session.folder / PLAN, json.dumps(record, indent=1))
     write_whole(session.folder / DOCUMENT, json.dumps(result.document, indent=1))
+    if result.transformers is not None:
+        write_whole(session.folder / TRANSFORMERS, json.dumps(result.transformers, indent=1))
     save_model(session, graph, tokenizer_of(config, source))
     session.console.say(result.table())
     names = ("cost", "verification", "comparison", "pipeline")
