@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import zlib
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import nn
 from chop.actions.hardware import emit_hardware
 from chop.actions.simulation import simulate
 from chop.errors import HardwareError
+from chop.hw.arith.golden import Fixed
 from chop.hw.boards.board_files import emit_board
 from chop.hw.boards.board_sim import running_board, simulate_board
 from chop.hw.boards.board_table import get_board
@@ -117,18 +119,60 @@ def _decoded(replies, stream):
     return stream.codes(words).reshape(len(replies), *stream.shape)
 
 
+def requests(host):
+    """Return bytes that arrive at a board, by the status of its reply and what they are."""
+    infer, identify = host.frame(1, 7, b"\1\2\3"), host.frame(0, 7, b"")
+    return {
+        (0x80, "a request for the identity"): identify,
+        (0x81, "a request for an inference"): infer,
+        (0x81, "bytes before it"): b"\x00\x5a\x5a\xff\x5a" + infer,
+        (0xE1, "a wrong checksum"): infer[:-1] + bytes([infer[-1] ^ 1]),
+        (0xE1, "a wrong byte of the payload"): infer[:7] + bytes([infer[7] ^ 4]) + infer[8:],
+        (0xE2, "another kind"): host.frame(2, 7, b"\1\2\3"),
+        (0xE2, "another length"): host.frame(1, 7, b"\1\2"),
+        (0xE2, "an identity with a payload"): host.frame(0, 7, b"\1\2\3"),
+        (0xE3, "a request that is cut short"): infer[:-2],
+        (0xE3, "a header that is cut short"): infer[:3],
+    }
+
+
+def statuses(hardware):
+    """Return what `requests` expects and what the board of `hardware` replies."""
+    host = host_program(hardware)
+    asked = requests(host)
+    replies = []
+    with running_board(hardware) as (port, _), host.BoardLink(port) as link:
+        for data in asked.values():
+            link.received = b""
+            link.line.write(data)
+            deadline = time.monotonic() + 3
+            while (parsed := link._parsed()) is None and link._receive(deadline):
+                pass
+            replies.append(None if parsed is None else parsed[0])
+    return [status for status, _ in asked], replies
+
+
+@pytest.mark.sim(*SIMULATED)
+def test_every_kind_of_request_has_its_status(small):
+    expected, replies = statuses(small)
+    assert replies == expected
+
+
 MUTANTS = {
-    "a wrong CRC is accepted": ("frame_receiver", "is_last_check && crc == RESIDUE",
-                                "is_last_check"),
+    "a wrong CRC is accepted": ("frame_receiver", "is_right      = crc == RESIDUE",
+                                "is_right      = 1'b1 || crc == RESIDUE"),
     "the CRC of a reply misses a byte": ("frame_sender", "index_q > 16'd1", "index_q > 16'd2"),
     "a request that is cut short blocks the receiver": (
         "frame_receiver", "state_q > SECOND && wait_q", "1'b0 && wait_q"),
-    "a byte without a stop bit is taken": ("uart_rx", "bit_q == STOP && level;",
-                                           "bit_q == STOP;"),
+    "every length is allowed": ("frame_receiver", "length == 16'(LENGTH)", "length != '0"),
+    "a second start is not seen": ("frame_receiver", "data != 8'h5a", "1'b1"),
+    "bits are sampled at their end": ("uart_rx", "CLOCKS / 2 - 1", "CLOCKS - 1"),
     "the store is not cleared": ("uart_bridge", "clear     = is_result_q && !is_sending",
                                  "clear     = 1'b0 && !is_sending"),
-    "bytes of a reply are one late": ("stream_to_frame", "byte_q <= is_word_end",
-                                      "byte_q <= !is_word_end"),
+    "the bytes of a word are not counted": ("stream_to_frame", "byte_q <= is_word_end",
+                                            "byte_q <= !is_word_end"),
+    "a request is stored one word late": ("frame_to_stream", "ADDRESS_WIDTH'(BYTES == 1)",
+                                          "ADDRESS_WIDTH'(1)"),
 }  # fmt: skip
 """Faults in the RTL of a board: module, text, replacement."""
 
@@ -137,13 +181,15 @@ MUTANTS = {
 @pytest.mark.sim(*SIMULATED)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_fault_of_the_bridge_is_noticed(tmp_path, name):
-    hardware = emitted(mlp((8, 16, 4), (4, 4, 2)), tmp_path, tensors=10)
+    hardware = emitted(one_beat(Stream((3,), 3, Fixed(8, 0))), tmp_path, tensors=10)
     module, old, new = MUTANTS[name]
     file = hardware / "board" / f"{module}.sv"
     assert file.read_text().count(old) == 1
     file.write_text(file.read_text().replace(old, new))
-    with pytest.raises(HardwareError, match=r"wrong|failed|right"):
-        simulate_board(hardware, count=150, fault_rate=0.01, seed=1).require_right()
+    expected, replies = statuses(hardware)
+    if replies == expected:
+        with pytest.raises(HardwareError, match=r"of 10 inferences right|host program failed"):
+            simulate_board(hardware).require_right()
 
 
 # -- the host program against a board of a few lines of Python ---------------------------------

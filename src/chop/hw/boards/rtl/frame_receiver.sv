@@ -38,7 +38,7 @@ module frame_receiver #(
   logic [WAIT_WIDTH-1:0] wait_q;
   logic [7:0] kind_q;
   logic [15:0] length;
-  logic is_byte, is_allowed, is_late, is_last_check;
+  logic is_byte, is_allowed, is_late, is_last_check, is_right;
 
   assign is_byte       = data_valid && enable;
   assign length        = {data, length_q[7:0]};
@@ -47,6 +47,7 @@ module frame_receiver #(
   assign payload_valid = is_byte && state_q == PAYLOAD;
   assign payload_index = index_q;
   assign is_inference  = kind_q == 8'd1;
+  assign is_right      = crc == RESIDUE;
   assign is_last_check = is_byte && state_q == CHECK && index_q == 16'd3;
 
   crc32_byte u_crc (
@@ -56,7 +57,7 @@ module frame_receiver #(
   );
 
   always_ff @(posedge clk) begin
-    accept <= is_last_check && crc == RESIDUE;
+    accept <= is_last_check && is_right;
     refuse <= 1'b0;
     wait_q <= is_byte || state_q <= SECOND ? '0 : wait_q + 1'b1;
     if (is_byte) begin
@@ -98,7 +99,7 @@ module frame_receiver #(
           index_q <= index_q + 16'd1;
           if (is_last_check) begin
             state_q <= HUNT;
-            refuse  <= crc != RESIDUE;
+            refuse  <= !is_right;
             status  <= DAMAGED;
           end
         end
