@@ -352,7 +352,7 @@ SUBJECTS = {
         "decode_cpu", "decode_files", "serve", "end_to_end_cpu", "end_to_end_cuda", "shard",
     ),
     "Hardware": (
-        "hardware", "hardware_transformer", "hardware_pareto", "llm_rtl", "physical",
+        "hardware", "hardware_transformer", "hardware_pareto", "llm_rtl", "physical", "boards",
         "area_designs", "area_grid", "constant_digits", "constant_weights",
     ),
 }  # fmt: skip

@@ -45,6 +45,7 @@ CAPTURE = ("chop/ir/trace", "chop/ir/ops", "chop/ir/guards.py", "chop/ir/modes.p
 MEASURED: dict[str, tuple[str, ...]] = {
     "area_designs": ("chop/hw",),
     "area_grid": ("chop/hw",),
+    "boards": ("chop/hw",),
     "constant_digits": HARDWARE,
     "constant_weights": HARDWARE,
     "decode_cpu": ("chop/kernels", "chop/ir/graph"),

@@ -374,6 +374,13 @@ emit {trained} --fit ecp5-85k --goal speed
 emit {trained} --fit ecp5-85k --least-fps -1
 emit {trained} --goal lut
 hw {trained} --device ecp5-58k
+hw {trained} --board ulx4s
+hw {trained} --board ulx3s --device ecp5-85k
+hw {trained} --board ulx3s --decode
+hw {trained} --board ulx3s --baud 0
+hw {trained} --baud 9600
+hw {trained} --no-bitstream
+simulate {trained} --simulator board
 hw {trained} --goal energy
 emit {trained} --dataset nowhere
 emit text.txt

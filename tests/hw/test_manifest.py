@@ -92,11 +92,11 @@ FILES = {
     "a header": (lambda h: (h / "rtl/x.svh").write_text("x"), "not a source this package emits"),
     "another bench": (
         _append("test/test_top.py", "import os\n"),
-        "not the test bench this release",
+        "not the program this release",
     ),
     "a second module of Python": (
         lambda h: (h / "test/cocotb.py").write_text("import os"),
-        "not the test bench this release",
+        "not the program this release",
     ),
 }
 

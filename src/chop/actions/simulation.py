@@ -7,6 +7,7 @@ from pathlib import Path
 from chop import toolchain
 from chop.arguments import NONE, PATH, takes
 from chop.errors import HardwareError
+from chop.hw.boards.board_sim import BoardRun, simulate_board
 from chop.hw.design.design import Interface
 from chop.hw.flow import synth
 from chop.hw.flow.project import latest_project
@@ -21,7 +22,7 @@ from chop.log import get_logger
 from chop.registry import suggest
 
 logger = get_logger(__name__)
-SIMULATORS = ("verilator", "cocotb", "axi")
+SIMULATORS = ("verilator", "cocotb", "axi", "board")
 TRACED_CYCLES = 400
 """Cycles whose signals are stored as waveforms."""
 
@@ -36,7 +37,7 @@ def simulate(
     simulator: str = "verilator",
     stalls: Stalls = STALLS,
     trust: bool = False,
-) -> Verdict | CocotbResult | None:
+) -> Verdict | CocotbResult | BoardRun | None:
     """Run the emitted test vectors through the emitted RTL; raise unless all results are right.
 
     The expected outputs are those of the PyTorch model, compared when the vectors were emitted.
@@ -44,10 +45,10 @@ def simulate(
     rate, after runs with random `stalls` at the ports, stalls inside, a slow source, resets in the
     middle of a tensor and every table entry. It compares values, handshakes and the cycle of every
     beat. `cocotb` runs the emitted test bench: values, with and without stalls; `axi` that of the
-    AXI wrapper. `skip_build`: use a simulator that was built before. `skip_test`: only build.
-    `waves`: store the signals of the first cycles in `hardware/sim/waves.fst`, and a picture of the
-    first handshakes. `trust`: accept a folder whose files were emitted elsewhere or changed since;
-    RTL is a program.
+    AXI wrapper; `board` the host program of a board project. `skip_build`: use a simulator that was
+    built before. `skip_test`: only build. `waves`: store the signals of the first cycles in
+    `hardware/sim/waves.fst`, and a picture of the first handshakes. `trust`: accept a folder whose
+    files were emitted elsewhere or changed since; RTL is a program.
     """
     if simulator not in SIMULATORS:
         raise HardwareError(
@@ -59,6 +60,8 @@ def simulate(
         return run_cocotb(hardware, top=interface.name, waves=waves)
     if simulator == "axi":
         return run_axi_bench(hardware)
+    if simulator == "board":
+        return simulate_board(hardware).require_right()
     if skip_build and not list((hardware / "sim").glob("*/simulator")):
         raise HardwareError(f"{hardware}/sim: no simulator was built. Run with skip_build=False.")
     built = Simulator(interface, hardware, waves=waves)
@@ -98,7 +101,7 @@ def emitted_interface(project_dir: str | Path | None, *, trust: bool) -> Interfa
 
 def require_simulator(simulator: str) -> None:
     """Raise unless the programs of `simulator` are installed."""
-    if simulator != "verilator":
+    if simulator in ("cocotb", "axi"):
         toolchain.require_package("cocotbext.axi" if simulator == "axi" else "cocotb")
         toolchain.program("iverilog")
     else:

@@ -34,6 +34,7 @@ REGISTRIES: Mapping[str, str] = {
     "spaces": "chop.search:SPACES",
     "components": "chop.hw.design.component:COMPONENTS",
     "parts": "chop.hw.flow.route.parts:PARTS",
+    "boards": "chop.hw.boards.board_table:BOARDS",
 }
 """Kind of names -> its registry as module:name, so that help imports none of them."""
 

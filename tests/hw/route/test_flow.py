@@ -11,7 +11,8 @@ from chop import toolchain
 from chop.errors import HardwareError, MissingDependencyError
 from chop.hw.arith.golden import Fixed
 from chop.hw.design.stream import Stream
-from chop.hw.flow.route.flow import RouteOptions, read_routed, route
+from chop.hw.flow.route.flow import RouteOptions, read_routed, require_room, route
+from chop.hw.flow.route.netlist import Netlist
 from chop.hw.flow.route.parts import PARTS, get_part
 from chop.hw.flow.route.place import PathStep, condensed, stage_of
 from chop.hw.library.components import Linear, Relu, Weights
@@ -108,6 +109,25 @@ def test_an_unknown_part_and_empty_options_are_refused():
         RouteOptions(target_mhz=-1)
     with pytest.raises(HardwareError, match="'logic_mhz' must be above 0 MHz, got 0"):
         RouteOptions(logic_mhz=0.0)
+
+
+TOO_MANY = {
+    "lut": {"SB_LUT4": 5281},
+    "ff": {"SB_DFF": 2000, "SB_DFFESR": 3281},
+    "dsp": {"SB_MAC16": 9},
+    "bram": {"SB_RAM40_4K": 31},
+}
+"""Kind of resource -> cells that are one too many for an iCE40UP5K."""
+
+
+@pytest.mark.parametrize("kind", TOO_MANY)
+def test_a_netlist_that_is_too_big_for_the_part_is_refused(tmp_path, kind):
+    part, cells = get_part("ice40-up5k"), TOO_MANY[kind]
+    message = f"needs {part.has()[kind] + 1} {kind.upper()}, the part has {part.has()[kind]}. Take"
+    with pytest.raises(HardwareError, match=message):
+        require_room(Netlist(tmp_path, "top", cells, 0), part)
+    fewer = {name: count - 1 for name, count in cells.items()}
+    require_room(Netlist(tmp_path, "top", fewer, 0), part)
 
 
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)

@@ -1,6 +1,7 @@
 """`mase hw`: a quantised model on a part: RTL, simulation, routed clock, bitstream.
 
-With --decode it builds an engine that generates the tokens of a Llama instead.
+With --board it also writes a project for an FPGA board and a host program. With --decode it builds
+an engine that generates the tokens of a Llama instead.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from chop.actions.board_project import BoardOptions
 from chop.actions.decoder_build import DecoderOptions
 from chop.actions.hardware import HardwareBuild, build_hardware
+from chop.cli.board_run import run_board
 from chop.cli.decoder_run import run_decoder
 from chop.cli.emitted_design import HARDWARE, DesignOptions, load_design_input, start_hardware
 from chop.cli.names import names
@@ -25,6 +28,7 @@ from chop.hw.flow.route.parts import get_part
 
 EXAMPLES = (
     "mase hw out/quantize --dataset digits --device ecp5-85k",
+    "mase hw out/quantize --board ulx3s",
     "mase hw ./llama --decode --memory ddr3-800 --prompt 'This movie' --new-tokens 8",
     "mase hw out/quantize --device ice40-hx8k --max-multipliers 4 --seeds 1,2,3,4,5",
 )
@@ -39,6 +43,12 @@ class HwConfig(DesignOptions):
     device: Annotated[
         str | None, "FPGA (`mase list parts`). Default: the part of the trial, or ecp5-85k."
     ] = field(default=None, metadata=names("parts", closed=True))
+    board: Annotated[
+        str | None,
+        "Write a project for this board (`mase list boards`): UART bridge, constraints, Makefile "
+        "and host program.",
+    ] = field(default=None, metadata=names("boards", closed=True))
+    project: BoardOptions = field(default_factory=BoardOptions, metadata={"prefix": ""})
     routing: RouteOptions = field(default_factory=RouteOptions, metadata={"prefix": ""})
     decode: Annotated[
         bool,
@@ -49,15 +59,29 @@ class HwConfig(DesignOptions):
     out: Path = Path("out/hw")
 
     def __post_init__(self) -> None:
-        if not self.decode and self.decoder != DecoderOptions():
-            names = [n for n, v in vars(self.decoder).items() if v != getattr(DecoderOptions(), n)]
-            raise ConfigError(f"{names[0]}: this option is for a decode engine: give --decode too.")
+        if not self.decode:
+            _refuse(self.decoder, "a decode engine: give --decode too.")
+        if self.board is None:
+            _refuse(self.project, "a board: give --board too.")
+        elif self.device is not None or self.decode:
+            other = "--decode" if self.decode else "--device"
+            raise ConfigError(f"board: '{self.board}' has its own part: leave {other} out.")
+
+
+def _refuse(options: DecoderOptions | BoardOptions, purpose: str) -> None:
+    """Raise if an option is not the default."""
+    defaults = vars(type(options)())
+    changed = [name for name, value in vars(options).items() if value != defaults[name]]
+    if changed:
+        raise ConfigError(f"{changed[0]}: this option is for {purpose}")
 
 
 def run(config: HwConfig, session: Session) -> dict[str, Any]:
     """Emit, simulate, synthesise, place and route; raise unless every bit is right."""
     if config.decode:
         return run_decoder(config, session)
+    if config.board is not None:
+        return run_board(config, session)
     inputs = load_design_input(config, session)
     device = config.device or inputs.part or DEVICE
     require_tools(get_part(device))

@@ -16,6 +16,7 @@ from chop.cli.emitted_design import (
     start_hardware,
 )
 from chop.cli.session import Session
+from chop.errors import ConfigError
 from chop.hw.interfaces.axi_wrapper import emit_axi
 
 EXAMPLES = ("mase simulate out/emit", "mase simulate out/quantize --dataset digits --waves")
@@ -26,8 +27,9 @@ class SimulateConfig(DesignOptions):
     """Simulation of a folder that `mase emit` wrote, or of a quantised model."""
 
     simulator: Annotated[
-        Literal["verilator", "cocotb", "axi"],
-        "Verilator, the emitted test bench in cocotb, or that of the AXI wrapper (`emit --axi`).",
+        Literal["verilator", "cocotb", "axi", "board"],
+        "Verilator, the emitted test bench in cocotb, that of the AXI wrapper (`emit --axi`), or "
+        "the whole board with its host program (`hw --board`).",
     ] = "verilator"
     waves: Annotated[bool, "Store waveforms of the first cycles."] = False
     trust: Annotated[
@@ -42,6 +44,10 @@ def run(config: SimulateConfig, session: Session) -> dict[str, Any]:
     """Simulate the design; raise unless every bit equals the model's."""
     if is_project(config.model):
         return _simulate_project(Path(str(config.model)), config, session)
+    if config.simulator == "board":
+        raise ConfigError(
+            "simulator: 'board' runs a folder of `mase hw … --board NAME`; the model has none yet."
+        )
     inputs = load_design_input(config, session)
     require_simulator(config.simulator)
     start_hardware(inputs, session)

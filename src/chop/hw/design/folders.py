@@ -27,6 +27,8 @@ ROOMS = (HARDWARE / "streams", HARDWARE / "library")
 """Rooms of the package that have a folder for each component."""
 INTERFACES = HARDWARE / "interfaces"
 """Modules around a design, which are no components: its AXI ports."""
+BOARDS = HARDWARE / "boards"
+"""Board projects: modules around an AXI wrapper in `rtl`, and the host program."""
 OWN_FOLDERS: dict[str, Path] = {}
 """Component folders outside the package, by the name of their Python package."""
 

@@ -22,7 +22,7 @@ from chop.hw.sim.emit import component_sources, read_interface, used_components,
 FOLDER = "axi"
 BENCH = f"{FOLDER}/test_axi.py"
 PARTS = ("axi_lite_registers", "axi_stream_in", "axi_stream_out")
-_LITE_PORTS = {
+LITE_PORTS = {
     "awaddr": (8, True), "awprot": (3, True), "awvalid": (1, True), "awready": (1, False),
     "wdata": (32, True), "wstrb": (4, True), "wvalid": (1, True), "wready": (1, False),
     "bresp": (2, False), "bvalid": (1, False), "bready": (1, True),
@@ -84,7 +84,7 @@ def wrapper_text(interface: Interface) -> str:
 
 def _module_line(interface: Interface) -> str:
     ports = [_port("aclk", 1, True), _port("aresetn", 1, True)]
-    ports += [_port(f"s_axil_{name}", *facts) for name, facts in _LITE_PORTS.items()]
+    ports += [_port(f"s_axil_{name}", *facts) for name, facts in LITE_PORTS.items()]
     for name, stream in interface.inputs.items():
         ports += _axis_ports(f"s_axis_{name}", stream, True)
     for name, stream in interface.outputs.items():
@@ -125,24 +125,24 @@ def _design(interface: Interface) -> str:
     pins = {"clk": "aclk", "rst": "rst"} | {
         f"{name}{end}": f"{name}{end}" for name in names for end in ("", "_valid", "_ready")
     }
-    return _instance(interface.name, "u_design", {}, pins)
+    return instance_text(interface.name, "u_design", {}, pins)
 
 
 def _stream_in(name: str, stream: Stream) -> str:
     own = {"starts": f"{name}_starts"}
     own |= {f"{fault}_error_q": f"{name}_{fault}_error" for fault in ("last", "keep")}
     pins = {"run": "run", "clear": "clear", **_axis_pins("s_axis", name), **_beat_pins(name), **own}
-    return _instance("axi_stream_in", f"u_{name}", _sizes(stream), _CLOCK | pins)
+    return instance_text("axi_stream_in", f"u_{name}", _sizes(stream), _CLOCK | pins)
 
 
 def _stream_out(name: str, stream: Stream) -> str:
     pins = {**_axis_pins("m_axis", name), **_beat_pins(name), "ends": f"{name}_ends"}
-    return _instance("axi_stream_out", f"u_{name}", _sizes(stream), _CLOCK | pins)
+    return instance_text("axi_stream_out", f"u_{name}", _sizes(stream), _CLOCK | pins)
 
 
 def _registers(interface: Interface) -> str:
     """Return the control port; the first input and the first output count tensors."""
-    lite = {f"s_axil_{name}": f"s_axil_{name}" for name in _LITE_PORTS}
+    lite = {f"s_axil_{name}": f"s_axil_{name}" for name in LITE_PORTS}
     first, last = next(iter(interface.inputs)), next(iter(interface.outputs))
     errors = {
         f"{fault}_errors": "{"
@@ -152,7 +152,7 @@ def _registers(interface: Interface) -> str:
     }
     counted = {"starts": f"{first}_starts", "ends": f"{last}_ends"}
     pins = _CLOCK | lite | counted | errors | {"run": "run", "clear": "clear", "rst": "rst"}
-    return _instance("axi_lite_registers", "u_control", {"INPUTS": len(interface.inputs)}, pins)
+    return instance_text("axi_lite_registers", "u_control", {"INPUTS": len(interface.inputs)}, pins)
 
 
 def _unused(interface: Interface) -> str:
@@ -179,9 +179,10 @@ def _beat_pins(name: str) -> dict[str, str]:
     return {f"data{end}": f"{name}{end}" for end in ("", "_valid", "_ready")}
 
 
-def _instance(
-    module: str, name: str, parameters: Mapping[str, int], pins: Mapping[str, str]
+def instance_text(
+    module: str, name: str, parameters: Mapping[str, object], pins: Mapping[str, str]
 ) -> str:
+    """Return an instance of `module` called `name`, with connections by name."""
     sizes = ", ".join(f".{key}({value})" for key, value in parameters.items())
     wired = ",\n".join(f"      .{key}({value})" for key, value in pins.items())
     return f"  {module} {f'#({sizes}) ' if sizes else ''}{name} (\n{wired}\n  );\n"

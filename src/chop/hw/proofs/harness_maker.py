@@ -118,7 +118,7 @@ def _defaults(ports: set[str], laws: str) -> list[str]:
     for name, value in DEFAULTS:
         width = f"[{_WIDTHS[name]}-1:0] " if name in _WIDTHS else ""
         reads = set(re.findall(r"\b[a-z]\w+", f"{width} {value or ''}"))
-        if not _declares(laws, name) and reads <= names:
+        if name not in ports and not _declares(laws, name) and reads <= names:
             names.add(name)
             signal = f"logic {width}{name}"
             lines.append(f"wire {signal} = {value};" if value else f"{signal};")

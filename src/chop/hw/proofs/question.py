@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from chop.hw.design.claims import Proof
 from chop.hw.design.component import OWN_SOURCES, rtl_sources
+from chop.hw.design.folders import INTERFACES
 from chop.hw.proofs.harness_maker import SHARED, harness_text
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -30,7 +31,7 @@ def question_files(proof: Proof) -> dict[str, str]:
 def _modules(proof: Proof) -> dict[str, str]:
     """Return the SystemVerilog of every module by name, with the edits of `proof`."""
     own = {name: folder / f"{name}.sv" for name, folder in OWN_SOURCES.items()}
-    shared = {path.stem: path for path in SHARED.glob("*.sv")}
+    shared = {path.stem: path for room in (SHARED, INTERFACES) for path in room.glob("*.sv")}
     modules = {name: path.read_text() for name, path in {**shared, **rtl_sources(), **own}.items()}
     for edit in proof.edits:
         modules[edit.module] = edit.apply(modules[edit.module])

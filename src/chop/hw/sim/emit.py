@@ -22,7 +22,7 @@ from chop.hw.design.component import OWN_SOURCES, ROOMS, Memory, Parameter
 from chop.hw.design.control import read_control, signal_name
 from chop.hw.design.cycle_model import record
 from chop.hw.design.design import Design, Interface, Stage, Wire
-from chop.hw.design.folders import INTERFACES
+from chop.hw.design.folders import BOARDS, INTERFACES
 from chop.hw.design.memories import Files, memory_text, sent
 from chop.hw.design.memories import memory_files as memory_files
 from chop.hw.design.memories import read_inputs as read_inputs
@@ -34,6 +34,8 @@ from chop.hw.sim.cocotb_run import AXI_BENCH, BENCH
 from chop.hw.sim.worst_case import EndFiles, check_widths, ends_files, files_of
 from chop.hw.timing.liveness import check_live
 
+BOARD_FILES = ("board/*.*", "board/Makefile")
+"""Patterns of the files of a board project."""
 _LIBRARIES: list[Path] = [*ROOMS]
 
 
@@ -46,7 +48,7 @@ def emit(design: Design, directory: Path) -> Path:
     require_sound(design)
     files = {**design_files(design), **ends_files(design)}
     write_files(directory, files)
-    for pattern in ("rtl/*.sv", "mem/*.mem", "test/ends_*.mem", "axi/*"):
+    for pattern in ("rtl/*.sv", "mem/*.mem", "test/ends_*.mem", "axi/*", *BOARD_FILES):
         remove_stale(directory, pattern, files)
     return directory
 
@@ -126,8 +128,10 @@ def remove_stale(directory: Path, pattern: str, current: Iterable[str]) -> None:
 
 def require_ours(directory: Path, top: str) -> None:
     """Raise unless this package emitted the files of `directory`; RTL is a program."""
-    interfaces = {path.stem: INTERFACES for path in INTERFACES.glob("*.sv")}
-    manifest.require_ours(directory, top, {**_known(), **interfaces}, (BENCH, AXI_BENCH))
+    folders = (INTERFACES, BOARDS / "rtl")
+    around = {path.stem: folder for folder in folders for path in folder.glob("*.sv")}
+    programs = (BENCH, AXI_BENCH, BOARDS / "host.py")
+    manifest.require_ours(directory, top, {**_known(), **around}, programs)
 
 
 def add_library(folder: str | Path) -> None:

@@ -20,7 +20,8 @@ from chop.errors import HardwareError
 from chop.files import cache_dir, read_json, read_text
 
 MANIFEST = "manifest.json"
-SEALED = ("rtl/", "mem/", "test/", "axi/", "design.json")
+FOLDERS = ("rtl", "mem", "test", "axi", "board")
+SEALED = (*(f"{folder}/" for folder in FOLDERS), "design.json")
 """Files that the manifest lists: all that a tool reads of a project."""
 ADVICE = "If you trust it, say so: --trust, or simulate(…, trust=True)."
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -82,11 +83,11 @@ def require_ours(
         elif name.startswith("rtl/"):
             raise HardwareError(f"{path}: not a source this package emits. {ADVICE}")
         elif name.endswith(".py") and path.read_bytes() not in emitted:
-            raise HardwareError(f"{path}: not the test bench this release emits. {ADVICE}")
+            raise HardwareError(f"{path}: not the program this release emits. {ADVICE}")
 
 
 def _files(directory: Path) -> list[tuple[str, Path]]:
-    within = [directory, *(directory / folder for folder in ("rtl", "mem", "test", "axi"))]
+    within = [directory, *(directory / folder for folder in FOLDERS)]
     paths = [p for folder in within if folder.is_dir() for p in sorted(folder.iterdir())]
     files = [p for p in paths if p.name != "__pycache__" and not p.is_dir()]
     return [(str(p.relative_to(directory)), p) for p in files]
@@ -106,7 +107,7 @@ def _check_file(directory: Path, name: str, digest: str | None, path: Path | Non
 
 def _check_source(path: Path, top: str, library: Mapping[str, Path]) -> None:
     text = read_text(path, HardwareError)
-    if path.stem in (top, f"{top}_axi") and path.stem not in library:
+    if path.stem in (top, f"{top}_axi", f"{top}_board") and path.stem not in library:
         check_top(text, path, library)
     elif path.stem not in library:
         raise HardwareError(

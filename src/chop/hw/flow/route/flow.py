@@ -18,7 +18,13 @@ from chop.files import read_json
 from chop.hw.arith.golden import Ints
 from chop.hw.design.clock import DEFAULT_MHZ
 from chop.hw.design.design import Interface
-from chop.hw.flow.route.netlist import Netlist, make_netlist, simulate_netlist
+from chop.hw.flow.route.netlist import (
+    Netlist,
+    Shell,
+    make_netlist,
+    pins_shell,
+    simulate_netlist,
+)
 from chop.hw.flow.route.parts import Part, get_part
 from chop.hw.flow.route.place import PathStep, Placement, Progress, place
 from chop.hw.flow.route.tools import run_yowasp
@@ -107,16 +113,20 @@ class RouteJob:
     stages: Sequence[str]
     vectors: Vectors | None
     tell: Progress
+    shell: Shell | None = None
+    """The module that is placed; None puts each stream on pins."""
+    folder: str = ""
+    """Name of the folder of the result; default: that of the part."""
 
     @property
     def draft(self) -> Path:
         """The folder of unfinished work."""
-        return self.final.with_name(f".{self.part.name}.{os.getpid()}")
+        return self.final.with_name(f".{self.final.name}.{os.getpid()}")
 
     @property
     def final(self) -> Path:
         """The folder that appears when everything is done."""
-        return self.hardware / "route" / self.part.name
+        return self.hardware / "route" / (self.folder or self.part.name)
 
 
 DEFAULTS = RouteOptions()
@@ -139,9 +149,15 @@ def route(
     """
     part = get_part(device)
     require_tools(part)
-    job = RouteJob(
-        hardware, interface, part, options, stages, vectors, progress or (lambda text: None)
+    return run_job(
+        RouteJob(
+            hardware, interface, part, options, stages, vectors, progress or (lambda text: None)
+        )
     )
+
+
+def run_job(job: RouteJob) -> Routed:
+    """Run a job; its folder appears when everything is done."""
     shutil.rmtree(job.draft, ignore_errors=True)
     job.draft.mkdir(parents=True)
     try:
@@ -157,7 +173,8 @@ def _run(job: RouteJob) -> Routed:
     part, work = job.part, job.draft
     job.tell("synthesise")
     logic_mhz = job.options.logic_mhz or DEFAULT_MHZ
-    netlist = make_netlist(job.hardware, job.interface, part, work, logic_mhz)
+    shell = job.shell or pins_shell(job.interface, work)
+    netlist = make_netlist(job.hardware, shell, part, work, logic_mhz)
     require_room(netlist, part)
     simulated = _simulate(job, netlist)
     placements = _place(job, netlist)
@@ -183,10 +200,15 @@ def _run(job: RouteJob) -> Routed:
 
 def _place(job: RouteJob, netlist: Netlist) -> list[Placement]:
     """Return a placement for each seed, in their order."""
-    target = job.options.target_mhz
+    target, pins = job.options.target_mhz, None
+    if job.shell is not None and job.shell.constraints is not None:
+        pins = job.shell.constraints.name  # tools see only files below their folder
+        shutil.copy(job.shell.constraints, job.draft / pins)
     with ThreadPoolExecutor(job.options.jobs) as pool:  # each waits for a child process
         runs = [
-            pool.submit(place, netlist, job.part, seed, target, job.stages, job.tell)
+            pool.submit(
+                place, netlist, job.part, seed, target, job.stages, job.tell, constraints=pins
+            )
             for seed in job.options.seeds
         ]
         return [run.result() for run in runs]
@@ -203,15 +225,23 @@ def _simulate(job: RouteJob, netlist: Netlist) -> str:
 
 
 def require_room(netlist: Netlist, part: Part) -> None:
-    """Raise unless the part has enough multipliers and memories, which have no substitute."""
-    for kind in ("dsp", "bram"):
-        cells = {"dsp": ("MULT18", "SB_MAC16"), "bram": ("DP16KD", "SB_RAM")}[kind]
+    """Raise unless the part has enough cells of each kind; those counted are surely needed."""
+    for kind, cells in _NEEDED.items():
         needed = sum(n for cell, n in netlist.cells.items() if cell.startswith(cells))
         if needed > part.has()[kind]:
             raise HardwareError(
                 f"{part.name}: the design needs {needed} {kind.upper()}, the part has "
                 f"{part.has()[kind]}. Take a larger part, or fold more: --max-multipliers."
             )
+
+
+_NEEDED = {
+    "lut": ("LUT4", "SB_LUT4"),
+    "ff": ("TRELLIS_FF", "SB_DFF"),
+    "dsp": ("MULT18", "SB_MAC16"),
+    "bram": ("DP16KD", "SB_RAM"),
+}
+"""Kind of resource -> prefixes of the cells that occupy one each."""
 
 
 def _pack(best: Placement, part: Part, bitstream: Path) -> Path:

@@ -33,6 +33,17 @@ STALLS = Stalls(0.8, 0.7, 3)
 
 
 @dataclass(frozen=True)
+class Shell:
+    """The module that is placed: it surrounds a design and has the pins of the part."""
+
+    top: str
+    sources: tuple[Path, ...]
+    """SystemVerilog files beside those of the design."""
+    constraints: Path | None = None
+    """File with the pins; None lets nextpnr choose them."""
+
+
+@dataclass(frozen=True)
 class Netlist:
     """The file that is placed, and its number of cells of each type."""
 
@@ -43,18 +54,23 @@ class Netlist:
     """Flip-flops that went into multipliers."""
 
 
+def pins_shell(interface: Interface, work: Path) -> Shell:
+    """Write the module that puts the streams of a design on pins to `work`, and return it."""
+    top = pins_name(interface.name)
+    (work / f"{top}.sv").write_text(pins_text(interface))
+    return Shell(top, (work.resolve() / f"{top}.sv", *(rtl_sources()[name] for name in SERIAL)))
+
+
 def make_netlist(
     hardware: Path,
-    interface: Interface,
+    shell: Shell,
     part: Part,
     work: Path,
     logic_mhz: float = DEFAULT_MHZ,
 ) -> Netlist:
-    """Synthesise the RTL emitted in `hardware`, with pins around it; files in `work`."""
-    top = pins_name(interface.name)
-    (work / f"{top}.sv").write_text(pins_text(interface))
-    sources = [*sorted((hardware.resolve() / "rtl").glob("*.sv")), work.resolve() / f"{top}.sv"]
-    sources += [rtl_sources()[name] for name in SERIAL]
+    """Synthesise the RTL emitted in `hardware`, with `shell` around it; files in `work`."""
+    top = shell.top
+    sources = [*sorted((hardware.resolve() / "rtl").glob("*.sv")), *shell.sources]
     script = part.family.synthesis.format(top=top, more=part.synthesis)
     commands = [
         f"read_slang --top {top} {' '.join(map(str, sources))}",

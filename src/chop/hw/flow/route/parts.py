@@ -26,6 +26,8 @@ class Family:
     routed_suffix: str
     routed_option: str
     bitstream_suffix: str
+    pins_option: str
+    """Option of nextpnr for the file with the pins; the suffix of such a file, after two dashes."""
     cells: Mapping[str, str]
     """Kind of cell -> its name in nextpnr's report."""
 
@@ -38,6 +40,7 @@ ECP5 = Family(
     ".config",
     "--textcfg",
     ".bit",
+    "--lpf",
     {"lut": "TRELLIS_COMB", "ff": "TRELLIS_FF", "dsp": "MULT18X18D", "bram": "DP16KD"},
 )
 ICE40 = Family(
@@ -48,6 +51,7 @@ ICE40 = Family(
     ".asc",
     "--asc",
     ".bin",
+    "--pcf",
     {"lut": "ICESTORM_LC", "ff": "ICESTORM_LC", "dsp": "ICESTORM_DSP", "bram": "ICESTORM_RAM"},
 )
 FAMILIES = (ECP5, ICE40)

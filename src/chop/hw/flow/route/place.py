@@ -48,8 +48,13 @@ def place(
     target_mhz: float,
     stages: Sequence[str],
     progress: Progress | None = None,
+    *,
+    constraints: str | None = None,
 ) -> Placement:
-    """Place and route `netlist`; `stages` are stage names of the design, for the slowest path."""
+    """Place and route `netlist`; `stages` are stage names of the design, for the slowest path.
+
+    `constraints`: name of a file with the pins, in the folder of the netlist.
+    """
     work = netlist.file.parent
     routed, report = f"seed{seed}{part.family.routed_suffix}", f"seed{seed}.json"
     arguments = [
@@ -57,6 +62,7 @@ def place(
         "--report", report, "--seed", str(seed), "--freq", f"{target_mhz:g}",
         "--timing-allow-fail",
     ]  # fmt: skip
+    arguments += [] if constraints is None else [part.family.pins_option, constraints]
     listen = None if progress is None else _Milestones(seed, progress)
     package = part.family.package
     done = run_yowasp(package, package.removeprefix("yowasp_"), arguments, work, listen)
