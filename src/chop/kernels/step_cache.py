@@ -74,7 +74,8 @@ class FloatBuffers:
         sizes = (keys.shape[3], values.shape[3])
         self._steps = (sizes[0] * keys.element_size(), sizes[1] * values.element_size())
         self._room = self._pair[0].shape[2]
-        record.key_head, record.value_head = self._room * sizes[0], self._room * sizes[1]
+        record.key_row, record.value_row = (x.stride(0) for x in self._pair)
+        record.key_head, record.value_head = (x.stride(1) for x in self._pair)
         record.is_updated_by_caller = 0
 
     def update(self, layer: Any, record: LayerRecord, key: Tensor, value: Tensor) -> None:
@@ -167,15 +168,17 @@ def access_to(layer: Any) -> LayerAccess:
     raise UnsupportedError(f"a cache layer of class {type(layer).__name__}")
 
 
-def check_layer(layer: Any) -> None:
+def check_layer(layer: Any, rows: int) -> None:
     """Raise UnsupportedError if a layer has no tokens yet, or not the form of a native step."""
     if isinstance(layer, PackedLayer):
         if not layer.is_initialized or layer.dtype != torch.float32 or layer.device.type != "cpu":
             raise UnsupportedError("a cache without tokens, or not of float32 on the CPU")
+        if layer.rows != rows:
+            raise UnsupportedError("a cache of other rows")
         return
     keys, values = layer.keys, layer.values
-    if keys is None or not keys.numel() or len(keys) != 1:
-        raise UnsupportedError("a cache without tokens, or of several rows")
+    if keys is None or not keys.numel() or len(keys) != rows:
+        raise UnsupportedError("a cache without tokens, or of other rows")
     if not keys.dtype == values.dtype == torch.float32 or not keys.is_cpu:
         raise UnsupportedError(f"a cache of {keys.dtype} on {keys.device}")
     if getattr(layer, "record_past", False):
@@ -195,6 +198,7 @@ def _in_rows(x: Tensor) -> Tensor:
 
 
 def _fill(record: LayerRecord, keys: Tensor, values: Tensor, tokens: int) -> None:
-    record.key, record.key_head = keys.data_ptr(), keys.stride(1)
-    record.value, record.value_head = values.data_ptr(), values.stride(1)
+    record.key, record.key_row, record.key_head = keys.data_ptr(), keys.stride(0), keys.stride(1)
+    record.value = values.data_ptr()
+    record.value_row, record.value_head = values.stride(0), values.stride(1)
     record.tokens = tokens
