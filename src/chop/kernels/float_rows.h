@@ -434,9 +434,68 @@ inline void decode_to_multiply(const u8* codes, const void* scales, float* out, 
   decode_row<Format>(codes, scales, out, shape, table);
 }
 
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+constexpr int TILE_ROWS = 4;  // 32 registers hold the sums of 4 by 4 rows
+#else
+constexpr int TILE_ROWS = 2;
+#endif
+
+// The products of R rows of the weight with N rows of x, all n long, to y[b * step + r].
+template <int R, int N>
+inline void tile_products(const float* w, const float* x, i64 n, float* y, i64 step) {
+  Floats sum[R][N] = {};
+  i64 i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    Floats weight[R];
+    for (int r = 0; r < R; ++r) weight[r] = load(w + r * n + i);
+    for (int b = 0; b < N; ++b) {
+      const Floats own = load(x + b * n + i);
+      for (int r = 0; r < R; ++r) sum[r][b] = plus_product(sum[r][b], weight[r], own);
+    }
+  }
+  for (int b = 0; b < N; ++b)
+    for (int r = 0; r < R; ++r) {
+      float total = sum_of_lanes(sum[r][b]);
+      for (i64 k = i; k < n; ++k) total += w[r * n + k] * x[b * n + k];
+      y[b * step + r] = total;
+    }
+}
+
+// The products of R decoded rows of the weight with all rows of activations.
+template <int R>
+inline void decoded_products(const Linear& c, const float* w, i64 row) {
+  const i64 n = c.shape.columns;
+  i64 b = 0;
+  for (; b + 4 <= c.batch; b += 4)
+    tile_products<R, 4>(w, c.x + b * n, n, c.y + b * c.y_step + row, c.y_step);
+  for (; b < c.batch; ++b)
+    tile_products<R, 1>(w, c.x + b * n, n, c.y + b * c.y_step + row, c.y_step);
+}
+
+template <class Format>
+void several_float_rows(const Linear& c, const Table<Format>& table) {
+  const i64 n = c.shape.columns, bytes = c.shape.bytes(Format::BITS);
+  const i64 scale_bytes = c.shape.groups() * (Format::REAL_SCALES ? 4 : 1);
+  shared(c.shape.rows, c.threads, [&](i64 first, i64 last) {
+    std::vector<float> w(static_cast<size_t>(TILE_ROWS * n));
+    for (i64 row = first; row < last; row += TILE_ROWS) {
+      const i64 rows = min(TILE_ROWS, last - row);
+      for (i64 r = 0; r < rows; ++r)
+        decode_to_multiply<Format>(c.codes + (row + r) * bytes,
+                                   static_cast<const u8*>(c.scales) + (row + r) * scale_bytes,
+                                   w.data() + r * n, c.shape, table);
+      if (rows == TILE_ROWS)
+        decoded_products<TILE_ROWS>(c, w.data(), row);
+      else
+        for (i64 r = 0; r < rows; ++r) decoded_products<1>(c, w.data() + r * n, row + r);
+    }
+  });
+}
+
 template <class Format>
 void float_rows(const Linear& c) {
   static const Table<Format> table;
+  if (c.batch > 1) return several_float_rows<Format>(c, table);
   const std::vector<float> x = prepared<Format>(c);
   const i64 bytes = c.shape.bytes(Format::BITS);  // once: a division takes as long as many columns
   const i64 scale_bytes = c.shape.groups() * (Format::REAL_SCALES ? 4 : 1);
@@ -455,12 +514,7 @@ void float_rows(const Linear& c) {
         }
       }
       decode_to_multiply<Format>(codes, scales, w.data(), c.shape, table);
-      const i64 n = c.shape.columns, stride = c.y_step;
-      float* y = c.y + row;
-      i64 b = 0;
-      for (; b + 4 <= c.batch; b += 4)
-        float_products<4>(w.data(), c.x + b * n, n, y + b * stride, stride);
-      for (; b < c.batch; ++b) float_products<1>(w.data(), c.x + b * n, n, y + b * stride, stride);
+      float_products<1>(w.data(), c.x, c.shape.columns, c.y + row, 1);
     }
   });
 }
