@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from chop import MaseGraph
-from chop.kernels.native_step import NativeStep
+from chop.kernels.native_step import MOST_TOKENS, NativeStep
 from chop.kernels.step_code import library
 from chop.serve.batch_cache import BatchCache
 
@@ -117,6 +117,44 @@ def test_any_history_of_a_batch_leaves_every_row_as_it_is(seed: int) -> None:
     draw = random.Random(seed)
     of = packed(draw.choice(NATIVE), draw.choice([w for w in WEIGHTS if w != "rounded"]))
     compare(of, seed, events=80)
+
+
+@pytest.mark.parametrize("weights", [None, "mxint4", "int4", "mxint8"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_tokens_of_a_sequence_together_have_the_bits_of_each_after_the_other(
+    name: str, weights: str | None
+) -> None:
+    of = graph(name) if weights is None else packed(name, weights)
+    draw, native = random.Random(5), NativeStep(of.model)
+    ids = torch.tensor([[draw.randrange(3, 90) for _ in range(80)]])
+    caches = [DynamicCache(config=of.model.config) for _ in range(2)]
+    for past in caches:
+        of.model(input_ids=ids[:, :9], past_key_values=past)
+    first = 9
+    while first + MOST_TOKENS <= ids.shape[1]:
+        count = draw.randrange(2, MOST_TOKENS + 1)
+        part = ids[:, first : first + count]
+        together = native.run({"input_ids": part, "past_key_values": caches[0]})
+        assert together is not None, native.problem
+        for at in range(count):
+            one = native.run({"input_ids": part[:, at : at + 1], "past_key_values": caches[1]})
+            assert torch.equal(together.logits[:, at], one.logits[:, 0]), at
+        first += count
+    for one, other in zip(*(past.layers for past in caches), strict=True):
+        assert torch.equal(one.keys, other.keys) and torch.equal(one.values, other.values)
+
+
+def test_tokens_of_a_sequence_that_are_dropped_leave_no_trace() -> None:
+    of, native, caches = graph("Llama"), NativeStep(graph("Llama").model), [started(1), started(1)]
+    native.run({"input_ids": torch.tensor([[3, 4, 5]]), "past_key_values": caches[0]})
+    caches[0].crop(-2)  # keeps the first of them
+    native.run({"input_ids": torch.tensor([[3]]), "past_key_values": caches[1]})
+    one, other = (
+        native.run({"input_ids": torch.tensor([[8, 9]]), "past_key_values": past})
+        for past in caches
+    )
+    assert torch.equal(one.logits, other.logits)
+    assert of.model.config.vocab_size == one.logits.shape[-1]
 
 
 UNUSUAL: dict[str, Callable[[Tensor], Tensor]] = {

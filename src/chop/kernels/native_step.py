@@ -33,6 +33,8 @@ _log = get_logger(__name__)
 
 TOKENS, KEPT_LOGITS = "input_ids", "logits_to_keep"
 INPUTS = frozenset((TOKENS, PAST, POSITIONS, KEPT_LOGITS, *MASKS))
+MOST_TOKENS = 16
+"""New tokens of one sequence in a native step; longer prompts are faster in PyTorch."""
 MOST_FAILURES = 3
 """Steps in a row whose activations have no native product before native steps end."""
 
@@ -48,9 +50,9 @@ class _Program:
 
 
 class NativeStep:
-    """Native decode step of `model`, for one new token of each row of a batch.
+    """Native decode step of `model`: a new token of each row of a batch, or some of one sequence.
 
-    A row of a batch has the bits of that row alone. `run` returns None for a call that is no decode
+    Each token has the bits that it has alone. `run` returns None for a call that is no decode
     step, and for all calls if an op has no native code; the caller then runs the model. `problem`
     has the reason.
     """
@@ -73,7 +75,7 @@ class NativeStep:
         """Return the model's output for new tokens, None if the native step does not apply."""
         if self.problem is not None or not _is_decode_step(arguments):
             return None
-        rows = len(arguments[TOKENS])
+        rows = arguments[TOKENS].numel()
         with self._lock:
             if rows not in self._programs:
                 self._programs[rows] = self._built(rows)
@@ -82,11 +84,11 @@ class NativeStep:
                 return None
             try:
                 self._check(program, arguments)
-                starts = _starts(arguments)
+                past = self._opened(arguments)
             except UnsupportedError as error:
                 _log.debug("generate: a decode step runs in PyTorch: %s.", error)
                 return None
-            return self._run(program, arguments, starts)
+            return self._run(program, arguments, past)
 
     def _built(self, rows: int) -> _Program | None:
         try:
@@ -124,7 +126,7 @@ class NativeStep:
             self._access, self._kinds = [access_to(layer) for layer in layers], kinds
         for access, layer in zip(self._access, layers, strict=True):
             if not access.owns(layer):
-                check_layer(layer, len(step.token))
+                check_layer(layer, len(arguments[TOKENS]))
         if any(program.hooks) or _has_own_hooks(self._model):
             raise UnsupportedError("a module with hooks")
         rows, last = len(step.token), self._checked
@@ -142,19 +144,27 @@ class NativeStep:
             self._programs = {}
             raise UnsupportedError("other layers, weights or modes; the programs are built again")
 
-    def _run(self, program: _Program, arguments: Mapping[str, Any], starts: Any) -> Any:
-        step, past = program.step, arguments[PAST]
-        length, positions = past.get_seq_length(), arguments.get(POSITIONS)
-        step.token.copy_(arguments[TOKENS])
-        step.position.fill_(length) if positions is None else step.position.copy_(positions)
+    def _opened(self, arguments: Mapping[str, Any]) -> PastRecord:
+        """Return the record of the cache, with room in its layers; raise UnsupportedError."""
+        past, count = arguments[PAST], arguments[TOKENS].shape[1]
+        starts = _starts(arguments)
+        for access, layer, record in zip(self._access, past.layers, self._layers, strict=True):
+            access.open(layer, record, count)
+        return PastRecord(self._layers, Update(), starts, past.get_seq_length() + 1, count > 1)
+
+    def _run(self, program: _Program, arguments: Mapping[str, Any], record: PastRecord) -> Any:
+        step, past, tokens = program.step, arguments[PAST], arguments[TOKENS]
+        positions, count = arguments.get(POSITIONS), tokens.shape[1]
+        if positions is None:
+            positions = torch.arange(count).expand(tokens.shape) + past.get_seq_length()
+        step.token.copy_(tokens.reshape(-1, 1))
+        step.position.copy_(positions.reshape(-1, 1))
         parts = list(zip(self._access, past.layers, self._layers, strict=True))
-        for access, layer, record in parts:
-            access.open(layer, record)
-        if self._execute(program, past, PastRecord(self._layers, Update(), starts, length + 1)):
-            for access, layer, record in parts:
-                access.close(layer, record)
+        if self._execute(program, past, record):
+            for access, layer, own in parts:
+                access.close(layer, own, count)
             self._failures = 0
-            return self._output(step, past)
+            return self._output(step, past, count)
         for access, layer, _ in parts:
             access.undo(layer)
         self._failures += 1
@@ -185,9 +195,9 @@ class NativeStep:
             raise error
         return bool(is_sound)
 
-    def _output(self, step: BuiltStep, past: Any) -> Any:
+    def _output(self, step: BuiltStep, past: Any, count: int) -> Any:
         template = template_of(self._model)
-        values = {key: _result(value, past) for key, value in step.outputs.items()}
+        values = {key: _result(value, past, count) for key, value in step.outputs.items()}
         return values if template is None else template.restore(values)
 
     def profile(self, arguments: Mapping[str, Any]) -> dict[str, float]:
@@ -196,11 +206,10 @@ class NativeStep:
         The step writes behind the last token of the cache, which stays as it is. The seconds are
         those of the first thread, with its waiting.
         """
-        past, program = arguments[PAST], self._programs.get(len(arguments[TOKENS]))
+        past, program = arguments[PAST], self._programs.get(arguments[TOKENS].numel())
         assert program is not None, "run a step before its profile"
         seconds = (ctypes.c_double * len(program.code))()
-        record = PastRecord(self._layers, Update(), _starts(arguments), past.get_seq_length() + 1)
-        self._execute(program, past, record, seconds)
+        self._execute(program, past, self._opened(arguments), seconds)
         totals = dict.fromkeys(KINDS, 0.0)
         for instruction, each in zip(program.code, seconds, strict=True):
             totals[KINDS[instruction.kind]] += each
@@ -221,10 +230,13 @@ def _form(step: BuiltStep, tables: list[dict[str, Any]]) -> tuple[Any, ...]:
     return parts, addresses, [vars(module)["training"] for module in step.modules]
 
 
-def _result(value: Any, past: Any) -> Any:
+def _result(value: Any, past: Any, count: int) -> Any:
+    """Return an output of the program; the tokens of one sequence become its second dimension."""
     if isinstance(value, Past):
         return past
-    return value.clone() if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    return value.clone() if count == 1 else value.transpose(0, 1).contiguous()
 
 
 def _has_own_hooks(model: torch.nn.Module) -> bool:
@@ -234,16 +246,18 @@ def _has_own_hooks(model: torch.nn.Module) -> bool:
 
 
 def _is_decode_step(arguments: Mapping[str, Any]) -> bool:
-    """Return True for one new token of each row on the CPU, without gradients."""
+    """Return True for one new token of each row, or some of one row, on the CPU."""
     tokens = arguments.get(TOKENS)
-    is_step = type(tokens) is Tensor and tokens.dim() == 2 and tokens.shape[1] == 1
-    if tokens is None or not is_step or not len(tokens) or not tokens.is_cpu:
+    if type(tokens) is not Tensor or tokens.dim() != 2 or not tokens.is_cpu or not tokens.numel():
+        return False
+    count = tokens.shape[1]
+    if count > 1 and (len(tokens) > 1 or count > MOST_TOKENS):
         return False
     if not arguments.keys() <= INPUTS or arguments.get(PAST) is None or _is_watched(tokens):
         return False
     positions = arguments.get(POSITIONS)
-    are_known = positions is None or positions.shape in (tokens.shape, (1, 1))
-    return are_known and arguments.get(KEPT_LOGITS, 0) in (0, 1)
+    are_known = positions is None or positions.shape == tokens.shape
+    return are_known and arguments.get(KEPT_LOGITS, 0) in ((0,) if count > 1 else (0, 1))
 
 
 def _starts(arguments: Mapping[str, Any]) -> Any:
@@ -253,14 +267,14 @@ def _starts(arguments: Mapping[str, Any]) -> Any:
     without positions, which some models count by the mask.
     """
     masks = [arguments[name] for name in MASKS if arguments.get(name) is not None]
-    length = arguments[PAST].get_seq_length() + 1
+    length = arguments[PAST].get_seq_length() + arguments[TOKENS].shape[1]
     if any(mask.dim() != 2 or mask.shape[1] != length for mask in masks):
         raise UnsupportedError("a mask that is not one number per token")
     padded = [mask.bool() for mask in masks if not mask.all()]
     if not padded:
         return None
-    if len(padded) > 1 or arguments.get(POSITIONS) is None:
-        raise UnsupportedError("padding without positions")
+    if len(padded) > 1 or arguments.get(POSITIONS) is None or arguments[TOKENS].shape[1] > 1:
+        raise UnsupportedError("padding without positions, or of several new tokens")
     starts = length - padded[0].sum(1)
     if (
         not torch.equal(padded[0], torch.arange(length) >= starts[:, None])

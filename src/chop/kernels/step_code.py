@@ -82,7 +82,7 @@ class PastRecord(ctypes.Structure):
         ("layers", ctypes.POINTER(LayerRecord)),
         ("update", Update),
         ("starts", ctypes.POINTER(ctypes.c_int64)),
-        ("length", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("length", "is_sequence")),
     )
 
 

@@ -37,12 +37,19 @@ struct Layer {
 using Update = int (*)(i64 layer);
 
 // Keys and values of all layers for a batch of rows. All rows end at the same token, and row b
-// starts at token starts[b] of the `length` tokens so far; without `starts` all start at 0.
+// starts at token starts[b] of the `length` tokens so far; without `starts` all start at 0. With
+// `is_sequence` the rows are successive tokens of one sequence: row b ends b tokens later.
 struct Past {
   const Layer* layers;
   Update update;
   const i64* starts;
-  i64 length;
+  i64 length, is_sequence;
+
+  i64 end(const Layer& l, i64 row) const { return l.tokens + (is_sequence ? row : 0); }
+  float* keys(const Layer& l, i64 row) const { return l.key + (is_sequence ? 0 : row * l.key_row); }
+  float* values(const Layer& l, i64 row) const {
+    return l.value + (is_sequence ? 0 : row * l.value_row);
+  }
 
   // A layer with a window may have dropped tokens.
   i64 start(const Layer& l, i64 row) const {
@@ -295,11 +302,11 @@ inline void transposed_product(const Instruction& c, const Share& share) {
 inline bool append(const Instruction& c, const Past& past) {
   const Layer& l = past.layers[c.whole[0]];
   if (l.is_updated_by_caller) return past.update(c.whole[0]) != 0;
-  const i64 token = l.tokens - 1;
   for (i64 b = 0; b < batch_of(c); ++b)
     for (i64 h = 0; h < c.whole[1]; ++h) {
-      float* key = l.key + b * l.key_row + h * l.key_head + token * c.whole[2];
-      float* value = l.value + b * l.value_row + h * l.value_head + token * c.whole[3];
+      const i64 token = past.end(l, b) - 1;
+      float* key = past.keys(l, b) + h * l.key_head + token * c.whole[2];
+      float* value = past.values(l, b) + h * l.value_head + token * c.whole[3];
       const float* new_key = c.a.at + b * c.a.step[2] + h * c.a.step[0];
       const float* new_value = c.b.at + b * c.b.step[2] + h * c.b.step[0];
       for (i64 i = 0; i < c.whole[2]; ++i) key[i] = new_key[i * c.a.step[1]];
@@ -348,14 +355,16 @@ inline void attend(const Instruction& c, const Past& past, const Share& share) {
   static thread_local std::vector<float> scores;
   const Layer& l = past.layers[c.whole[0]];
   const i64 heads = c.size[0], size = c.whole[2], value_size = c.whole[3], window = c.whole[4];
-  if (static_cast<i64>(scores.size()) < l.tokens) scores.resize(static_cast<size_t>(2 * l.tokens));
+  const i64 most = past.end(l, batch_of(c));
+  if (static_cast<i64>(scores.size()) < most) scores.resize(static_cast<size_t>(2 * most));
   for (i64 i = share.first(batch_of(c) * heads); i < share.last(batch_of(c) * heads); ++i) {
     const i64 b = i / heads, h = i % heads, key_head = h / c.whole[1];
+    const i64 end = past.end(l, b);
     i64 start = past.start(l, b);
-    if (window && l.tokens - start > window) start = l.tokens - window;
-    const i64 n = l.tokens - start;
-    const float* keys = l.key + b * l.key_row + key_head * l.key_head + start * size;
-    const float* values = l.value + b * l.value_row + key_head * l.value_head + start * value_size;
+    if (window && end - start > window) start = end - window;
+    const i64 n = end - start;
+    const float* keys = past.keys(l, b) + key_head * l.key_head + start * size;
+    const float* values = past.values(l, b) + key_head * l.value_head + start * value_size;
     dot_keys(c.a.at + b * c.a.step[2] + h * c.a.step[0], keys, size, n, scores.data());
     change_scores(c, scores.data(), n);
     softmax_in_place(scores.data(), n);
