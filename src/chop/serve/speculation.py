@@ -25,8 +25,8 @@ from chop.serve.sampling import Sampler, Sampling
 
 MOST_DRAFTED = 15
 """Largest draft: with the last token, as many as a native step takes."""
-LONGEST_MATCH = 3
-"""Last tokens that a prompt lookup searches for; fewer if there is no match."""
+LONGEST_MATCH, SHORTEST_MATCH = 3, 2
+"""Last tokens that a prompt lookup searches for; a single token rarely has the same successors."""
 
 
 class Drafter(Protocol):
@@ -46,7 +46,7 @@ class PromptLookup:
     def propose(self, tokens: Sequence[int], most: int) -> list[int]:
         """Return the tokens behind the latest occurrence of the longest match."""
         tokens = list(tokens)
-        for size in range(min(LONGEST_MATCH, len(tokens) - 1), 0, -1):
+        for size in range(min(LONGEST_MATCH, len(tokens) - 1), SHORTEST_MATCH - 1, -1):
             for start in range(len(tokens) - size - 1, -1, -1):
                 if tokens[start : start + size] == tokens[-size:]:
                     return tokens[start + size : start + size + most]
