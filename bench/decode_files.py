@@ -12,8 +12,10 @@ random weights in Q4_0 and in Q8_0. To get a real model in both types:
 Each program runs in a process of its own, and they take turns. Both read the same prompt and then
 decode greedily, one token at a time. First the logits after the prompt are compared: the two differ
 because llama.cpp rounds activations to 8 bits. `decode` and `prefill` are tokens per second, by the
-median of the rounds; `memory` is the peak of the process above its use before the model is read.
-Rows go to bench/results/decode_files.json, one section for each file and number of threads.
+median of the rounds. `memory` is the peak of the process above its use before the model is read,
+with all modules imported. `interpreter` is that use: Python and its packages, mostly PyTorch and
+transformers. Rows go to bench/results/decode_files.json, one section for each file and number of
+threads.
 """
 
 from __future__ import annotations
@@ -55,16 +57,31 @@ def memory(field: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
+def import_all() -> None:
+    """Capture and run a model of one layer, so that all modules and kernels are loaded."""
+    import torch
+    import transformers
+
+    from chop import MaseGraph
+    from chop.passes import pack_weights_transform_pass
+
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "vocab_size": 32, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 1, "num_key_value_heads": 1}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads))
+    graph = MaseGraph(model.eval(), cache=True)
+    pack_weights_transform_pass(graph, {"format": "int4"})
+    graph.generate(torch.tensor([[3, 4]]), max_new_tokens=2, do_sample=False)
+
+
 def run_ours(path: Path, asked: argparse.Namespace, *, native: bool) -> dict[str, Any]:
     """Return the rates of our program on a file."""
     import torch
     from transformers import DynamicCache
 
-    import chop.kernels
     from chop.export import from_gguf
 
     torch.set_num_threads(asked.threads[0])
-    chop.kernels.cpu.library()
+    import_all()
     before = memory("VmRSS")
     model: Any = from_gguf(path, cache=True, packed=True).as_transformers()
     model.uses_native_step = native
@@ -72,7 +89,8 @@ def run_ours(path: Path, asked: argparse.Namespace, *, native: bool) -> dict[str
 
     def start() -> tuple[Any, Any]:
         cache = DynamicCache(config=model.config)
-        return cache, model(input_ids=prompt, past_key_values=cache, use_cache=True).logits[0, -1]
+        options = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+        return cache, model(input_ids=prompt, **options).logits[0, -1]
 
     with torch.inference_mode():
         cache, logits = start()
@@ -140,7 +158,7 @@ def _measured(
     decode = 1 / statistics.median(times[WARM_UP:])
     return {
         "decode": decode, "prefill": asked.prompt / min(prompts), "memory": peak,
-        "logits": logits,
+        "interpreter": before, "logits": logits,
     }  # fmt: skip
 
 
@@ -173,7 +191,7 @@ def compared(file: Path, threads: int, asked: argparse.Namespace) -> list[dict[s
         error = check(name, torch.tensor(found[0]["logits"]), reference, MOST_ERROR)
         rates = {
             key: statistics.median(each[key] for each in found)
-            for key in ("decode", "prefill", "memory")
+            for key in ("decode", "prefill", "memory", "interpreter")
         }
         rows.append({"program": name, "logit_error": error, **rates})
     return rows

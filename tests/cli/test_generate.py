@@ -63,6 +63,33 @@ def test_the_text_is_the_models_and_rate_and_memory_are_told(mase, folder) -> No
     assert 0 < told["cache_bytes"] < 9 * 2 * 2 * 2 * 8 * 4 and told["tokens_per_s"] > 0
 
 
+@pytest.mark.parametrize("drafts", ["lookup", "itself"])
+def test_speculation_gives_the_text_and_counts_what_was_accepted(mase, folder, drafts) -> None:
+    source = folder if drafts == "itself" else drafts
+    line = f"generate {folder} --max-new-tokens 6 --speculate {source} --draft-tokens 2 --out g"
+    told = mase(line, "--json", *PROMPT).document
+    assert told["text"] == words_of(folder) and told["new_tokens"] == 6
+    assert told["steps"] >= 1 and told["accepted"] <= told["drafted"]
+    assert drafts == "lookup" or told["accepted"] == told["drafted"] > 0
+    ran = mase(line, *PROMPT)
+    assert ran.out.startswith(words_of(folder)) and "drafted tokens accepted" in ran.out
+
+
+def test_drafts_of_another_vocabulary_are_refused(mase, folder, tmp_path) -> None:
+    sizes = {"vocab_size": 50, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=1, num_key_value_heads=1)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "small")
+    ran = mase(f"generate {folder} --speculate {tmp_path / 'small'} --out g", *PROMPT)
+    assert ran.code != 0
+    assert "a vocabulary of 50 tokens, and the model has 96" in ran.err
+
+
+@pytest.mark.parametrize("option", ["--sample", "--beams 2", "--compile", "--cache mxint8"])
+def test_speculation_is_greedy_on_a_cache_of_floats(mase, folder, option) -> None:
+    ran = mase(f"generate {folder} --speculate lookup {option} --out g", *PROMPT)
+    assert ran.code != 0 and "it excludes sample, beams, compile and cache" in ran.err
+
+
 NO_LANGUAGE = {
     "BertModel": "saved as BertModel, without the weights cls",
     "BertForSequenceClassification": "it is a BertForSequenceClassification, for sequence-class",

@@ -1,6 +1,7 @@
 """GGUF files whose matrices stay packed, and their tokenizers."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,6 +87,47 @@ def test_scales_that_are_no_numbers_are_refused(tmp_path):
         opened.write(b"\x00\x7e")  # NaN in float16
     with pytest.raises(ExportError, match="of Q4_1 has scales that are NaN or infinite"):
         from_gguf(path, packed=True)
+
+
+@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("elements", [1, 64 * 5])
+def test_rows_read_in_parts_are_those_of_the_whole(name, elements, tmp_path, monkeypatch):
+    path = written(tmp_path, name)
+    whole = from_gguf(path, packed=True).model.state_dict()
+    monkeypatch.setattr("chop.export.gguf_packed.ELEMENTS_AT_ONCE", elements)
+    parts = from_gguf(path, packed=True).model.state_dict()
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(parts[key], value) for key, value in whole.items())
+
+
+def resident_bytes(path):
+    """Return the bytes of a mapped file that are in the memory of this process."""
+    total, is_ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            is_ours = line.endswith(str(path))
+        elif is_ours and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs the maps of Linux")
+def test_a_tensor_that_was_read_leaves_no_pages_in_memory(tmp_path):
+    path, rows = tmp_path / "large.gguf", 4096
+    values = np.arange(rows * 64, dtype=np.float32)
+    tensors = [
+        GGUFTensor(f"t{i}", (rows, 64), TYPES["F32"], lambda: values.view(np.uint8))
+        for i in range(4)
+    ]
+    write_gguf(path, {"general.architecture": "llama"}, tensors)
+    file = GGUFFile(path)
+    most = 0
+    for name in file:
+        assert np.array_equal(file.values(name).reshape(-1), values)
+        most = max(most, resident_bytes(path))
+    assert values.nbytes <= most < 2 * values.nbytes  # one tensor at a time
+    assert resident_bytes(path) < values.nbytes / 8
+    assert np.array_equal(file.values("t0").reshape(-1), values)  # pages are read again
 
 
 @pytest.mark.parametrize("columns", [64, 50])

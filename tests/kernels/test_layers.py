@@ -9,19 +9,60 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from chop.errors import ConfigError
+from chop.ir.trace.environment import kept_buffers
 from chop.kernels import (
     PACKED_FORMATS,
     QEmbeddingPacked,
     QLinearInt8,
     QLinearPacked,
     int8_linear,
+    pack,
     unpack,
 )
 from chop.kernels.fused import ACTIVATIONS, IN_PLACE, AddLayerNorm, LinearActivation
-from chop.kernels.layers import unpacked_weight
+from chop.kernels.layers import PACKED_LAYERS, unpacked_weight
+from chop.kernels.packed_experts import QExpertsPacked
 from chop.nn.quantizers import MXInt
+
+
+class Clones(TorchDispatchMode):
+    """Mode that counts the bytes of clones."""
+
+    nbytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten.clone.default:
+            self.nbytes += result.nbytes
+        return result
+
+
+def packed_layer(kind):
+    """Return a packed layer and an input of it."""
+    if kind is QEmbeddingPacked:
+        return QEmbeddingPacked.from_embedding(nn.Embedding(8, 64)), (torch.tensor([3]),)
+    if kind is QExpertsPacked:
+        return QExpertsPacked(pack(torch.randn(2, 8, 64))), (
+            torch.randn(3, 64),
+            torch.tensor([1, 3]),
+        )
+    return kind.from_linear(nn.Linear(64, 8)), (torch.randn(3, 64),)
+
+
+@pytest.mark.parametrize("kind", PACKED_LAYERS)
+def test_packed_weights_are_neither_written_nor_copied_by_a_capture(kind):
+    layer, inputs = packed_layer(kind)
+    model = nn.Sequential(layer, nn.BatchNorm1d(4))
+    versions = [buffer._version for buffer in layer.buffers()]
+    with Clones() as seen, kept_buffers(model):
+        layer(*inputs)
+        model[1].num_batches_tracked += 1
+    assert [buffer._version for buffer in layer.buffers()] == versions
+    assert model[1].num_batches_tracked == 0
+    assert seen.nbytes == sum(buffer.nbytes for buffer in model[1].buffers())
 
 
 @pytest.mark.parametrize("format", PACKED_FORMATS)

@@ -16,7 +16,7 @@ from transformers import DynamicCache
 from chop import MaseGraph
 from chop.kernels import QLinearPacked, cpu, pack
 from chop.kernels.cache import PackedCache
-from chop.kernels.native_step import MOST_FAILURES, NativeStep
+from chop.kernels.native_step import MOST_FAILURES, MOST_TOKENS, NativeStep
 from chop.kernels.ops import ROUNDED
 from chop.kernels.step_cache import ROOM
 from chop.kernels.step_code import library
@@ -201,7 +201,23 @@ def plain_after_crop(mg: MaseGraph) -> Tensor:
 
 
 OTHER_CALLS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "two tokens": lambda past: {**step_of(3, past), "input_ids": torch.tensor([[3, 4]])},
+    "many tokens": lambda past: {
+        **step_of(3, past),
+        "input_ids": torch.full((1, MOST_TOKENS + 1), 3),
+    },
+    "two tokens of two rows": lambda past: {
+        **step_of(3, past),
+        "input_ids": torch.tensor([[3, 4], [5, 6]]),
+    },
+    "two tokens of which one counts": lambda past: {
+        **step_of(3, past, logits_to_keep=1),
+        "input_ids": torch.tensor([[3, 4]]),
+    },
+    "two tokens after padding": lambda past: {
+        **step_of(3, past, attention_mask=torch.tensor([[0, *[1] * (PROMPT + 1)]])),
+        "input_ids": torch.tensor([[3, 4]]),
+        "position_ids": torch.tensor([[PROMPT - 1, PROMPT]]),
+    },
     "an empty cache": lambda past: step_of(3, DynamicCache(config=model("Llama").config)),
     "no cache": lambda past: step_of(3, None),
     "a masked token": lambda past: step_of(

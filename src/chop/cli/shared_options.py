@@ -109,9 +109,9 @@ class LanguageOptions(ModelOptions):
         "Pack the weights into this format first: mxint8, mxint4/16, mxfp8, mxfp4, int4, int8 …",
     ] = field(default=None, metadata={"check": "chop.kernels.packed_formats:check_pack_format"})
     device: Annotated[str, "cpu or cuda."] = "cpu"
-    native: Annotated[
-        bool, "Run each decode step of one sequence on the CPU as one native call, if it can be."
-    ] = True
+    native: Annotated[bool, "Run each decode step on the CPU as one native call, if it can be."] = (
+        True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from transformers import TextStreamer
 
-from chop.actions.generation import Generated
+from chop.actions.generation import Generated, generate
 from chop.cli.cache_recapture import captured_with_cache
 from chop.cli.commands.generate import GenerateConfig
 from chop.cli.console import write_line
@@ -31,9 +32,12 @@ from chop.models.tasks import PREDICTS_TEXT, own_task, read_config, task_of_clas
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes import pack_weights_transform_pass
 from chop.serve.batch_engine import BatchEngine, EngineLimits
+from chop.serve.speculation import DraftModel, PromptLookup, Speculated, speculate
 
 LANGUAGE = (PREDICTS_TEXT, "seq2seq-lm")
 """Tasks of models that generate text."""
+LOOKUP = "lookup"
+"""Value of --speculate for drafts from the text so far."""
 
 
 def check_language(config: ModelOptions, source: Source) -> None:
@@ -233,6 +237,35 @@ def decode(
     return str(tokenizer.decode(tokens, skip_special_tokens=True))
 
 
+def generator_of(
+    config: GenerateConfig, graph: MaseGraph, session: Session
+) -> Callable[[Mapping[str, Any], Any], Generated]:
+    """Return the function that generates from inputs, with a streamer or None."""
+    if config.speculate is None:
+        cache = cache_formats(config, "generate")
+        options = {"cache": cache, "compile": config.compile, **generation_options(config)}
+        return lambda inputs, streamer: generate(graph, inputs, streamer=streamer, **options)
+    drafter = PromptLookup() if config.speculate == LOOKUP else _draft_model(config, graph, session)
+    limits = {"max_new_tokens": config.max_new_tokens, "draft_tokens": config.draft_tokens}
+    return lambda inputs, streamer: speculate(
+        graph, inputs["input_ids"][0].tolist(), drafter, streamer=streamer, **limits
+    )
+
+
+def _draft_model(config: GenerateConfig, graph: MaseGraph, session: Session) -> DraftModel:
+    """Return the model of --speculate; raise if it has another vocabulary."""
+    place = config.tokenizer or find_source(config).place
+    own = replace(config, model=config.speculate, tokenizer=place, speculate=None)
+    _, small, _ = load_language_model(own, session)
+    sizes = [getattr(each.model.config, "vocab_size", None) for each in (small, graph)]
+    if sizes[0] != sizes[1]:
+        raise UsageError(
+            f"--speculate {config.speculate}: a vocabulary of {sizes[0]} tokens, and the model has "
+            f"{sizes[1]}. Give a smaller model of the same family, or 'lookup'."
+        )
+    return DraftModel(small)
+
+
 def generation_options(config: GenerateConfig) -> dict[str, Any]:
     """Return the options of transformers' `generate`."""
     drawing = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
@@ -264,5 +297,5 @@ def summary(best: Generated) -> str:
         f"\n{best.new_tokens} tokens: the first after {best.first_s:.3f} s, then "
         f"{best.tokens_per_s:.1f} tokens/s\n"
         f"weights {best.weight_bytes / 2**20:.1f} MiB, cache {best.cache_bytes / 2**10:.1f} KiB"
-        f"{room}"
+        f"{room}" + (f"\n{best.summary()}" if isinstance(best, Speculated) else "")
     )

@@ -7,6 +7,7 @@ tensors, then their data, each aligned to 32 bytes. Numbers are little-endian.
 from __future__ import annotations
 
 import math
+import mmap
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -113,7 +114,9 @@ class GGUFFile:
             raise ExportError(f"{self.path}: no such file.")
         try:
             check_stored(self.path, ExportError)
-            self._data = np.asarray(np.memmap(self.path, np.uint8, "r"))
+            with self.path.open("rb") as stream:
+                self._pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            self._data = np.frombuffer(self._pages, np.uint8)
         except ExportError:
             raise
         except (OSError, ValueError) as error:
@@ -225,4 +228,17 @@ class GGUFFile:
         return values
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
+        """Yield the names of tensors; release the pages of each when the next one is asked for.
+
+        Pages that were read count as memory of the process. Reading them again is possible.
+        """
+        for name, (_, _, data) in self.tensors.items():
+            yield name
+            self._release(data)
+
+    def _release(self, data: np.ndarray) -> None:
+        if not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        start = data.ctypes.data - self._data.ctypes.data
+        first = start - start % mmap.PAGESIZE
+        self._pages.madvise(mmap.MADV_DONTNEED, first, start + data.nbytes - first)

@@ -24,6 +24,8 @@ Array = Any  # of numpy, whose operators mypy takes for Any
 Parts = tuple[Array, Array, Array | None]
 """Codes of blocks, their scales, and their offsets or None."""
 Arrange = Callable[[Tensor], Tensor]
+ELEMENTS_AT_ONCE = 1 << 18
+"""Elements that are converted at a time, so that temporaries stay small."""
 
 
 def _half_scales(data: Array) -> Array:
@@ -66,24 +68,46 @@ def packed_tensor(file: GGUFFile, name: str, arrange: Arrange) -> PackedTensor |
     if kind.name not in PARTS:
         return None
     form, read = PARTS[kind.name]
-    codes, scales, offsets = read(data.reshape(-1, TYPES[kind.name].nbytes))
-    is_finite = all(np.isfinite(part).all() for part in (scales, offsets) if part is not None)
-    if not is_finite or (scales.dtype == np.uint8 and (scales == E8M0_NAN).any()):
-        raise ExportError(
-            f"{file.path}: tensor {shown(name)} of {kind.name} has scales that are NaN or infinite."
+    whole: list[Tensor | None] = []
+    step = max(ELEMENTS_AT_ONCE // columns, 1)
+    for first in range(0, rows, step):
+        blocks = data.reshape(rows, -1)[first : first + step].reshape(-1, TYPES[kind.name].nbytes)
+        parts = read(blocks)
+        _check_finite(parts[1:], f"{file.path}: tensor {shown(name)} of {kind.name}")
+        stored = _stored(parts, form, min(step, rows - first))
+        whole = whole or [part if part is None else _room(part, rows) for part in stored]
+        for target, part in zip(whole, stored, strict=True):
+            if target is not None and part is not None:
+                target[first : first + step] = part
+    codes, scales, offsets = (part if part is None else arrange(part) for part in whole)
+    assert codes is not None and scales is not None, "a matrix has rows"
+    return PackedTensor(codes, scales, form, BLOCK, columns, offsets)
+
+
+def _check_finite(parts: tuple[Array | None, ...], where: str) -> None:
+    """Raise if a scale or an offset is NaN or infinite."""
+    for part in parts:
+        if part is None:
+            continue
+        is_finite = np.isfinite(part).all() and not (
+            part.dtype == np.uint8 and (part == E8M0_NAN).any()
         )
+        if not is_finite:
+            raise ExportError(f"{where} has scales that are NaN or infinite.")
 
-    def arranged(part: Array) -> Tensor:
-        return arrange(torch.from_numpy(np.array(part)).reshape(rows, -1))
 
+def _stored(parts: Parts, form: str, rows: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return codes, scales and offsets of some rows as the kernels store them."""
     row = packed_format(form)
     assert row is not None, f"no packed format '{form}'"
-    stored = arranged(scales)
-    return PackedTensor(
-        join_codes(arranged(codes), row),
-        scale_bytes(stored) if row.has_real_scales else stored,
-        form,
-        BLOCK,
-        columns,
-        None if offsets is None else arranged(offsets),
+    codes, scales, offsets = (
+        part if part is None else torch.from_numpy(np.array(part)).reshape(rows, -1)
+        for part in parts
     )
+    assert codes is not None and scales is not None, "only offsets may be missing"
+    stored = scale_bytes(scales) if row.has_real_scales else scales
+    return join_codes(codes, row), stored, offsets
+
+
+def _room(part: Tensor, rows: int) -> Tensor:
+    return part.new_empty(rows, part.shape[1])

@@ -58,11 +58,9 @@ def from_gguf(path: str | Path, *, cache: bool = False, packed: bool = False) ->
     packed in memory and on disk: such layers compute on the bytes, and do not train.
     `tokenizer_from_gguf` reads the tokenizer.
     """
-    file = GGUFFile(path)
-    family, config = _config(file)
-    _check_shapes(file, family, config)
     if packed:
-        return MaseGraph(_packed_model(file, family, config), dummy_in=_example(cache), cache=cache)
+        return MaseGraph(_packed_model(path), dummy_in=_example(cache), cache=cache)
+    file, family, config = _checked(path)
     model = _build(config)
     values, kinds = _values(file, family, config)
     model.load_state_dict(values, strict=False)
@@ -77,26 +75,35 @@ def _example(cache: bool) -> dict[str, Tensor]:
     return {"input_ids": tokens, **({"attention_mask": torch.ones_like(tokens)} if cache else {})}
 
 
-def _packed_model(file: GGUFFile, family: GGUFFamily, config: Any) -> Any:
+def _checked(path: str | Path) -> tuple[GGUFFile, GGUFFamily, Any]:
+    """Return the file, its family and its config; raise if its tensors are not the model's."""
+    file = GGUFFile(path)
+    family, config = _config(file)
+    _check_shapes(file, family, config)
+    return file, family, config
+
+
+def _packed_model(path: str | Path) -> Any:
     """Return the model with packed layers; matrices of block types are never floats."""
+    file, family, config = _checked(path)
     with _parameters_on_meta():
         model = _build(config).eval()
     floats = {}
     for name in file:
         source = str(family.source(name))
-        path, _, leaf = source.rpartition(".")
+        place, _, leaf = source.rpartition(".")
         _, shape, _ = file.tensors[name]
-        layer = model.get_submodule(path)
+        layer = model.get_submodule(place)
         weight = None
         if leaf == "weight" and len(shape) == 2 and type(layer) in (nn.Linear, nn.Embedding):
             weight = packed_tensor(file, name, _arranger(family, source, config))
         if weight is None:
             floats[source] = _float_values(file, name, family, config)
         elif isinstance(layer, nn.Embedding):
-            model.set_submodule(path, QEmbeddingPacked(weight))
+            model.set_submodule(place, QEmbeddingPacked(weight))
         else:
-            model.set_submodule(path, QLinearPacked(weight, _bias(file, family, source, config)))
-        if weight is not None and path == family.table and config.tie_word_embeddings:
+            model.set_submodule(place, QLinearPacked(weight, _bias(file, family, source, config)))
+        if weight is not None and place == family.table and config.tie_word_embeddings:
             model.set_submodule(family.head, QLinearPacked(weight, None))
     model.load_state_dict(floats, strict=False, assign=True)
     if f"{family.table}.weight" in floats and config.tie_word_embeddings:

@@ -59,6 +59,11 @@ class PackedLayer(CacheLayerMixin):
     def values(self, value: Any) -> None:
         assert value is None, "values are kept as codes"
 
+    @property
+    def rows(self) -> int:
+        """Rows of the batch; 0 before the first token."""
+        return next((parts[0].shape[0] for parts in self._parts.values()), 0)
+
     def _values(self, name: str) -> Any:
         parts = self._parts.get(name)
         return None if parts is None else self._decoded(name, parts)

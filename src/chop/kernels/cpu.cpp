@@ -11,7 +11,8 @@ extern "C" __attribute__((visibility("default"))) void mase_unpack(
 extern "C" __attribute__((visibility("default"))) int mase_packed_linear(
     int format, const float* x, const u8* codes, const void* scales, float* y, i64 batch, i64 rows,
     i64 columns, i64 group, int rounds, int threads) {
-  return LINEAR[format]({x, codes, scales, y, batch, {rows, columns, group}, rounds != 0, threads});
+  return LINEAR[format](
+      {x, codes, scales, y, batch, {rows, columns, group}, rounds != 0, threads, rows});
 }
 
 // See `add_offsets`.

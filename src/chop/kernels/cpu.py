@@ -14,7 +14,7 @@ from chop.kernels import reference
 from chop.kernels.packed_formats import KERNEL_CODES
 
 SOURCE = Path(__file__).with_name("cpu.cpp")
-MAX_BATCH = 32
+MAX_BATCH = 64
 """Most rows of activations; for more, unpacking slices and the BLAS are faster."""
 GRAIN = 1 << 15
 """Weight elements per thread."""

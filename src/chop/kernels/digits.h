@@ -101,7 +101,7 @@ struct Wholes {
 template <int BITS>
 class Digits {
  public:
-  static constexpr int FEW = BITS == 8 ? 1 : 2;
+  static constexpr int WIDTH = BITS, FEW = BITS == 8 ? 1 : 2;
   i64 chunks;
   int count = FEW;
   bool fits = true;

@@ -252,19 +252,24 @@ void dot_rows(const Linear& c, const Scales& scales, const Digits<8>& x) {
           float four[ROWS];
           vst1q_f32(four, y[i]);
           for (i64 r = 0; r < min(ROWS, c.shape.rows - row); ++r)
-            c.y[(b + i) * c.shape.rows + row + r] = four[r];
+            c.y[(b + i) * c.y_step + row + r] = four[r];
         }
       }
     }
   });
 }
 
+template <class Format>
+Digits<8> digits_of(const Linear& c) {
+  constexpr int SHIFT = Format::SHIFT + Decoder<typename Format::Element>::RAISED;
+  return Digits<8>(c, SHIFT, Format::BITS == 4);
+}
+
 // False where the activations are too large, or no numbers.
 template <class Format>
 bool integer_rows(const Linear& c) {
   using Element = typename Format::Element;
-  constexpr int SHIFT = Format::SHIFT + Decoder<Element>::RAISED;
-  const Digits<8> x(c, SHIFT, Format::BITS == 4);
+  const Digits<8> x = digits_of<Format>(c);
   if (!x.fits) return false;
   const Scales scales{c.scales, Format::REAL_SCALES};
   const bool has_halves = c.shape.group < CHUNK;
@@ -273,6 +278,12 @@ bool integer_rows(const Linear& c) {
   else
     has_halves ? dot_rows<Element, DIGITS, true>(c, scales, x) : dot_rows<Element, DIGITS, false>(c, scales, x);
   return true;
+}
+
+// Products of rows that are in integers alone too, with the same number of digits.
+template <class Format>
+bool integer_rows_alone(const Linear& c) {
+  return integer_rows<Format>(c);
 }
 
 #endif

@@ -175,34 +175,52 @@ void dot_rows(const Linear& c, const Scales& scales, const Digits<BITS>& x) {
         products<Element, D, BITS, HALVES>(rows, x.row(b), offsets.data() + b * chunks * 8, chunks,
                                           whole, four);
         for (i64 r = 0; r < min(ROWS, c.shape.rows - row); ++r)
-          c.y[b * c.shape.rows + row + r] = four[r];
+          c.y[b * c.y_step + row + r] = four[r];
       }
     }
   });
 }
 
-// False where the activations are too large or no numbers, or float32 is faster.
+// One row in many digits is faster than in float32 only without the wide registers of AVX-512.
 template <class Format>
-bool integer_rows(const Linear& c) {
-  using Element = typename Format::Element;
-  constexpr int BITS = Format::BITS == 8 && !HAS_VNNI ? 7 : 8, FEW = Digits<BITS>::FEW;
+constexpr bool takes_many() {
 #if defined(__AVX512F__)
-  constexpr bool TAKES_MANY = false;
+  return false;
 #else
-  constexpr bool TAKES_MANY = Format::BITS == 4;
+  return Format::BITS == 4;
 #endif
-  if (c.batch > FEW_ROWS) return false;
-  const bool only_few = !(TAKES_MANY && c.batch == 1);
-  const Digits<BITS> x(c, Format::SHIFT, Format::BITS == 4, only_few);
+}
+
+template <class Format>
+auto digits_of(const Linear& c, bool only_few = !takes_many<Format>()) {
+  constexpr int BITS = Format::BITS == 8 && !HAS_VNNI ? 7 : 8;
+  return Digits<BITS>(c, Format::SHIFT, Format::BITS == 4, only_few);
+}
+
+// Products of rows that are in integers alone too, with the same number of digits. False where the
+// activations are too large or no numbers, or take too many digits.
+template <class Format>
+bool integer_rows_alone(const Linear& c, bool only_few = !takes_many<Format>()) {
+  using Element = typename Format::Element;
+  const auto x = digits_of<Format>(c, only_few);
+  using Own = std::decay_t<decltype(x)>;
+  constexpr int BITS = Own::WIDTH, FEW = Own::FEW;
   if (!x.fits) return false;
   const Scales scales{c.scales, Format::REAL_SCALES};
   const bool has_halves = c.shape.group < CHUNK;
   if (x.is_few())
     has_halves ? dot_rows<Element, FEW, BITS, true>(c, scales, x) : dot_rows<Element, FEW, BITS, false>(c, scales, x);
-  else if constexpr (TAKES_MANY)
+  else if constexpr (takes_many<Format>())
     has_halves ? dot_rows<Element, DIGITS, BITS, true>(c, scales, x)
                : dot_rows<Element, DIGITS, BITS, false>(c, scales, x);
   return true;
+}
+
+// False where the activations are too large or no numbers, or float32 is faster.
+template <class Format>
+bool integer_rows(const Linear& c) {
+  const bool only_few = !(takes_many<Format>() && c.batch == 1);
+  return c.batch <= FEW_ROWS && integer_rows_alone<Format>(c, only_few);
 }
 
 #endif
@@ -214,6 +232,14 @@ constexpr bool HAS_DOTS = false;
 template <class Format>
 bool integer_rows(const Linear&) {
   return false;
+}
+template <class Format>
+bool integer_rows_alone(const Linear&) {
+  return false;
+}
+template <class Format>
+Digits<8> digits_of(const Linear& c) {
+  return Digits<8>(c, Format::SHIFT, false);
 }
 #endif
 

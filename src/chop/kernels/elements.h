@@ -163,6 +163,19 @@ struct Linear {
   Shape shape;
   bool rounds;  // the activations to MXINT8 in blocks of 32
   int threads;
+  i64 y_step;                      // elements between rows of y
+  const float* offsets = nullptr;  // one per row and group of the weight, or none
+  const float* sums = nullptr;     // of the activations of each group, for the offsets
+
+  // `count` rows of the activations, from row b.
+  Linear rows(i64 b, i64 count) const {
+    Linear part = *this;
+    part.x += b * shape.columns;
+    part.y += b * y_step;
+    if (sums) part.sums += b * shape.groups();
+    part.batch = count;
+    return part;
+  }
 };
 
 // Whether the processor computes with subnormal numbers; a setting of the thread.

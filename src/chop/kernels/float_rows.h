@@ -65,10 +65,10 @@ inline float short_product(const float* a, const float* b, i64 n) {
 #endif
 }
 
-// The product of w with each of N rows of x, which are n long as w is, to every `stride` of y.
-template <int N>
+// The product of w with each of N rows of x, which are n long as w is, to every `stride` of y. The
+// bits of a product depend on PARTS, and not on N.
+template <int N, int PARTS = N == 1 ? SUMS : 2>
 inline void float_products(const float* w, const float* x, i64 n, float* y, i64 stride) {
-  constexpr int PARTS = N == 1 ? SUMS : 2;
   Floats sum[N][PARTS] = {};
   i64 i = 0;
   for (; i + PARTS * LANES <= n; i += PARTS * LANES)
@@ -88,11 +88,55 @@ inline void float_products(const float* w, const float* x, i64 n, float* y, i64 
 
 // --- one row of activations -------------------------------------------------------------------
 
-// The product of a row with activations as `prepared` gives them; false where it takes decoding.
+// The products of R rows of the weight with N rows of activations as `prepared` gives them, `step`
+// apart; false where it takes decoding. The bits of a product depend on neither number. ROWS is the
+// best R for four rows of activations.
 template <class Format>
 struct Quick {
   static constexpr bool EXISTS = false;
 };
+
+// Up to LANES numbers, and zeros behind them.
+INLINED Floats load_some(const float* from, i64 n) {
+#if defined(__AVX512F__)
+  const __mmask16 some = static_cast<__mmask16>(n < LANES ? (1u << n) - 1u : 0xffffu);
+  return _mm512_maskz_loadu_ps(some, from);
+#else
+  if (n >= LANES) return load(from);
+  float padded[LANES] = {};
+  std::memcpy(padded, from, static_cast<size_t>(n) * sizeof *padded);
+  return load(padded);
+#endif
+}
+
+// Neighbouring rows of a packed weight, and the offsets of their groups, if there are some.
+struct Packed {
+  const u8* codes;
+  const void* scales;
+  i64 code_bytes, scale_bytes;  // of a row
+  const float* offsets = nullptr;
+  i64 groups = 0;
+  const u8* codes_of(int r) const { return codes + r * code_bytes; }
+  const void* scales_of(int r) const { return static_cast<const u8*>(scales) + r * scale_bytes; }
+  // Adds the offsets of R rows times the sums of groups of N rows of activations.
+  template <int R, int N>
+  INLINED void add_offsets(Floats (&total)[R][N], const float* sums) const {
+    for (i64 g = 0; offsets && g < groups; g += LANES) {
+      Floats own[R];
+      for (int r = 0; r < R; ++r) own[r] = load_some(offsets + r * groups + g, groups - g);
+      for (int b = 0; b < N; ++b) {
+        const Floats sum = load_some(sums + b * groups + g, groups - g);
+        for (int r = 0; r < R; ++r) total[r][b] = plus_product(total[r][b], own[r], sum);
+      }
+    }
+  }
+};
+
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+constexpr int ROWS_IN_REGISTERS = 2;  // 32 registers hold the sums of 2 by 4 rows
+#else
+constexpr int ROWS_IN_REGISTERS = 1;
+#endif
 
 // Activations in the order of their columns.
 struct InOrder {
@@ -108,18 +152,29 @@ struct QuickWhole8 : InOrder {
   static constexpr bool EXISTS = true;
   static constexpr i64 STEP = 16;                     // divides every group
   static constexpr i32 UP = 0, LEAST = -126, ROOM = 20;  // room for codes and the sum of a group
-  static bool multiply(const u8* codes, const void* scales, const float* x, float* y,
-                       const Shape& shape, const Table<Format>& table) {
-    Floats total = {};
+  static constexpr int ROWS = ROWS_IN_REGISTERS;
+  template <int R, int N>
+  static bool multiply(const Packed& rows, const float* x, i64 step, const float* sums,
+                       float (*y)[N], const Shape& shape, const Table<Format>& table) {
+    Floats total[R][N] = {};
     for (i64 first = 0, g = 0; first < shape.columns; first += shape.group, ++g) {
       const i64 last = min(first + shape.group, shape.columns);
-      Floats sum = {};
+      Floats sum[R][N] = {};
       for (i64 i = first; i < last; i += STEP)
         for (i64 j = i; j < i + STEP; j += LANES)
-          sum = plus_product(sum, to_floats(codes + j), load(x + j));
-      total = plus_product(total, sum, spread(unit_at<Format>(scales, g, table)));
+          for (int r = 0; r < R; ++r) {
+            const Floats w = to_floats(rows.codes_of(r) + j);
+            for (int b = 0; b < N; ++b)
+              sum[r][b] = plus_product(sum[r][b], w, load(x + b * step + j));
+          }
+      for (int r = 0; r < R; ++r) {
+        const Floats unit = spread(unit_at<Format>(rows.scales_of(r), g, table));
+        for (int b = 0; b < N; ++b) total[r][b] = plus_product(total[r][b], sum[r][b], unit);
+      }
     }
-    *y = sum_of_lanes(total);
+    rows.add_offsets<R, N>(total, sums);
+    for (int r = 0; r < R; ++r)
+      for (int b = 0; b < N; ++b) y[r][b] = sum_of_lanes(total[r][b]);
     return true;
   }
 };
@@ -169,8 +224,10 @@ struct QuickCodes4 {
       for (i64 lane = 0; lane < min(LANES, (n - first) / PER_LANE); ++lane)
         for (i64 k = 0; k < PER_LANE; ++k) out[k * LANES + lane] = x[first + lane * PER_LANE + k];
   }
-  static bool multiply(const u8* codes, const void* scales, const float* x, float* y,
-                       const Shape& shape, const Table<Format>& table) {
+  static constexpr int ROWS = 1;  // two would need more than 32 registers
+  template <int R, int N>
+  static bool multiply(const Packed& rows, const float* x, i64 step, const float* sums,
+                       float (*y)[N], const Shape& shape, const Table<Format>& table) {
     const __m512 values = _mm512_loadu_ps(table.value);
     const i64 group = shape.group;
     // the group of each lane, counted from the first of its block
@@ -178,27 +235,37 @@ struct QuickCodes4 {
     const int shift = __builtin_ctzll(static_cast<unsigned long long>(group));  // no division
     const __m512i which = _mm512_srlv_epi32(lanes, _mm512_set1_epi32(shift - 3));
     const i64 per_block = BLOCK >> shift ? BLOCK >> shift : 1;
-    Floats total = {};
-    for (i64 i = 0; i < shape.columns; i += BLOCK, codes += BLOCK / 2, x += BLOCK) {
+    Floats total[R][N] = {};
+    for (i64 i = 0; i < shape.columns; i += BLOCK, x += BLOCK) {
       const i64 left = shape.columns - i;
       const i64 used = left < BLOCK ? left / PER_LANE : LANES;
       const __mmask16 some = static_cast<__mmask16>((1u << used) - 1u);
       const i64 groups = min(per_block, (left + group - 1) >> shift);
-      const __m512 units = _mm512_permutexvar_ps(
-          which, load_units<Format>(scales, i >> shift,
-                                    static_cast<__mmask16>((1u << groups) - 1u)));
-      const __m512i eight = _mm512_maskz_loadu_epi32(some, codes);
-      __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+      const __mmask16 scaled = static_cast<__mmask16>((1u << groups) - 1u);
+      for (int r = 0; r < R; ++r) {
+        const __m512i eight = _mm512_maskz_loadu_epi32(some, rows.codes_of(r) + i / 2);
+        const __m512 units = _mm512_permutexvar_ps(
+            which, load_units<Format>(rows.scales_of(r), i >> shift, scaled));
+        __m512 w[PER_LANE];
+#pragma GCC unroll 8
+        for (int k = 0; k < PER_LANE; ++k)
+          w[k] = _mm512_permutexvar_ps(_mm512_srli_epi32(eight, static_cast<u32>(4 * k)), values);
 #pragma GCC unroll 4
-      for (int k = 0; k < PER_LANE; k += 2) {
-        const __m512 one = _mm512_permutexvar_ps(_mm512_srli_epi32(eight, 4 * k), values);
-        const __m512 two = _mm512_permutexvar_ps(_mm512_srli_epi32(eight, 4 * k + 4), values);
-        even = _mm512_fmadd_ps(one, load(x + k * LANES), even);
-        odd = _mm512_fmadd_ps(two, load(x + (k + 1) * LANES), odd);
+        for (int b = 0; b < N; ++b) {
+          const float* own = x + b * step;
+          __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+#pragma GCC unroll 4
+          for (int k = 0; k < PER_LANE; k += 2) {
+            even = _mm512_fmadd_ps(w[k], load(own + k * LANES), even);
+            odd = _mm512_fmadd_ps(w[k + 1], load(own + (k + 1) * LANES), odd);
+          }
+          total[r][b] = plus_product(total[r][b], even + odd, units);
+        }
       }
-      total = plus_product(total, even + odd, units);
     }
-    *y = sum_of_lanes(total);
+    rows.add_offsets<R, N>(total, sums);
+    for (int r = 0; r < R; ++r)
+      for (int b = 0; b < N; ++b) y[r][b] = sum_of_lanes(total[r][b]);
     return true;
   }
 };
@@ -214,16 +281,19 @@ struct Quick<MxFp4> : QuickCodes4<MxFp4> {};
 
 #if defined(__ARM_NEON)
 
-// Adds N products to two sums.
-template <int N>
-inline void add_products(const u8* codes, const float* x, float32x4_t* sum, Seen& seen) {
-  uint8x16_t code[N / 16];
-  for (int i = 0; i < N / 16; ++i) seen.code(code[i] = vld1q_u8(codes + 16 * i));
-  for (int i = 0; i < N / 16; ++i) {
+// Adds COUNT products of each of N rows to two sums.
+template <int COUNT, int N>
+inline void add_products(const u8* codes, const float* x, i64 step, float32x4_t (*sum)[2],
+                         Seen& seen) {
+  uint8x16_t code[COUNT / 16];
+  for (int i = 0; i < COUNT / 16; ++i) seen.code(code[i] = vld1q_u8(codes + 16 * i));
+  for (int i = 0; i < COUNT / 16; ++i) {
     float32x4_t values[4];
     decode_float8(code[i], values);
-    for (int j = 0; j < 4; ++j)
-      sum[j % 2] = vfmaq_f32(sum[j % 2], values[j], vld1q_f32(x + 16 * i + 4 * j));
+    for (int b = 0; b < N; ++b)
+      for (int j = 0; j < 4; ++j)
+        sum[b][j % 2] =
+            vfmaq_f32(sum[b][j % 2], values[j], vld1q_f32(x + b * step + 16 * i + 4 * j));
   }
 }
 
@@ -232,28 +302,33 @@ struct Quick<MxFp8> : InOrder {
   static constexpr bool EXISTS = true;
   static constexpr i64 STEP = 16;
   static constexpr i32 UP = 100, LEAST = -80, ROOM = 0;  // raised: products must not be subnormal
-  static bool multiply(const u8* codes, const void* scale_bytes, const float* x, float* y,
-                       const Shape& shape, const Table<MxFp8>&) {
+  static constexpr int ROWS = 1;
+  template <int R, int N>
+  static bool multiply(const Packed& row, const float* x, i64 step, const float* sums,
+                       float (*y)[N], const Shape& shape, const Table<MxFp8>&) {
+    static_assert(R == 1, "one row of the weight at a time");
     constexpr i32 MORE = MISSING - UP;
-    const u8* scales = static_cast<const u8*>(scale_bytes);
+    const u8 *codes = row.codes, *scales = static_cast<const u8*>(row.scales);
     const i64 columns = shape.columns, group = shape.group;
     Seen seen;
-    float32x4_t total = vdupq_n_f32(0.0f);
+    Floats total[1][N] = {};
     for (i64 first = 0; first < columns; first += group) {
       const i64 last = min(first + group, columns);
-      float32x4_t sum[2] = {};
+      float32x4_t sum[N][2] = {};
       i64 i = first;
       for (; i + 32 <= last; i += 32) {
         __builtin_prefetch(codes + columns + i);  // a processor does not fetch across pages itself
-        add_products<32>(codes + i, x + i, sum, seen);
+        add_products<32, N>(codes + i, x + i, step, sum, seen);
       }
-      if (i < last) add_products<16>(codes + i, x + i, sum, seen);
+      if (i < last) add_products<16, N>(codes + i, x + i, step, sum, seen);
       const u8 scale = *scales++;
       const float unit = float_of(static_cast<u32>(scale + MORE) << FRACTION);
-      total = vfmaq_n_f32(total, vaddq_f32(sum[0], sum[1]), unit);
+      for (int b = 0; b < N; ++b)
+        total[0][b] = vfmaq_n_f32(total[0][b], vaddq_f32(sum[b][0], sum[b][1]), unit);
       seen.scale = scale > seen.scale ? scale : seen.scale;
     }
-    *y = vaddvq_f32(total);
+    row.add_offsets<1, N>(total, sums);
+    for (int b = 0; b < N; ++b) y[0][b] = vaddvq_f32(total[0][b]);
     return seen.stays_within(2 * BIAS - MORE);
   }
 };
@@ -265,28 +340,34 @@ struct Quick<MxFp8> : InOrder {
   static constexpr bool EXISTS = true;
   static constexpr i64 STEP = 16;
   static constexpr i32 UP = 0, LEAST = -80, ROOM = 20;
-  static bool multiply(const u8* codes, const void* scale_bytes, const float* x, float* y,
-                       const Shape& shape, const Table<MxFp8>&) {
+  static constexpr int ROWS = 1;
+  template <int R, int N>
+  static bool multiply(const Packed& row, const float* x, i64 step, const float* sums,
+                       float (*y)[N], const Shape& shape, const Table<MxFp8>&) {
+    static_assert(R == 1, "one row of the weight at a time");
     constexpr int PARTS = 16 / LANES;
-    const u8* scales = static_cast<const u8*>(scale_bytes);
+    const u8 *codes = row.codes, *scales = static_cast<const u8*>(row.scales);
     Seen seen;
-    Floats total = {};
+    Floats total[1][N] = {};
     for (i64 first = 0; first < shape.columns; first += shape.group) {
       const i64 last = min(first + shape.group, shape.columns);
-      Floats sum = {};
+      Floats sum[N] = {};
       for (i64 i = first; i < last; i += STEP) {
         const __m128i code = load_codes(codes + i);
         seen.code(code);
         Floats values[PARTS];
         decode_float8(code, values);
-        for (int j = 0; j < PARTS; ++j)
-          sum = plus_product(sum, values[j], load(x + i + j * LANES));
+        for (int b = 0; b < N; ++b)
+          for (int j = 0; j < PARTS; ++j)
+            sum[b] = plus_product(sum[b], values[j], load(x + b * step + i + j * LANES));
       }
       const u8 scale = *scales++;
-      total = plus_product(total, sum, spread(power_of_scale(scale)));
+      const Floats unit = spread(power_of_scale(scale));
+      for (int b = 0; b < N; ++b) total[0][b] = plus_product(total[0][b], sum[b], unit);
       seen.scale = scale > seen.scale ? scale : seen.scale;
     }
-    *y = sum_of_lanes(total);
+    row.add_offsets<1, N>(total, sums);
+    for (int b = 0; b < N; ++b) y[0][b] = sum_of_lanes(total[0][b]);
     return seen.stays_within(2 * BIAS - MISSING);
   }
 };
@@ -353,9 +434,68 @@ inline void decode_to_multiply(const u8* codes, const void* scales, float* out, 
   decode_row<Format>(codes, scales, out, shape, table);
 }
 
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+constexpr int TILE_ROWS = 4;  // 32 registers hold the sums of 4 by 4 rows
+#else
+constexpr int TILE_ROWS = 2;
+#endif
+
+// The products of R rows of the weight with N rows of x, all n long, to y[b * step + r].
+template <int R, int N>
+inline void tile_products(const float* w, const float* x, i64 n, float* y, i64 step) {
+  Floats sum[R][N] = {};
+  i64 i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    Floats weight[R];
+    for (int r = 0; r < R; ++r) weight[r] = load(w + r * n + i);
+    for (int b = 0; b < N; ++b) {
+      const Floats own = load(x + b * n + i);
+      for (int r = 0; r < R; ++r) sum[r][b] = plus_product(sum[r][b], weight[r], own);
+    }
+  }
+  for (int b = 0; b < N; ++b)
+    for (int r = 0; r < R; ++r) {
+      float total = sum_of_lanes(sum[r][b]);
+      for (i64 k = i; k < n; ++k) total += w[r * n + k] * x[b * n + k];
+      y[b * step + r] = total;
+    }
+}
+
+// The products of R decoded rows of the weight with all rows of activations.
+template <int R>
+inline void decoded_products(const Linear& c, const float* w, i64 row) {
+  const i64 n = c.shape.columns;
+  i64 b = 0;
+  for (; b + 4 <= c.batch; b += 4)
+    tile_products<R, 4>(w, c.x + b * n, n, c.y + b * c.y_step + row, c.y_step);
+  for (; b < c.batch; ++b)
+    tile_products<R, 1>(w, c.x + b * n, n, c.y + b * c.y_step + row, c.y_step);
+}
+
+template <class Format>
+void several_float_rows(const Linear& c, const Table<Format>& table) {
+  const i64 n = c.shape.columns, bytes = c.shape.bytes(Format::BITS);
+  const i64 scale_bytes = c.shape.groups() * (Format::REAL_SCALES ? 4 : 1);
+  shared(c.shape.rows, c.threads, [&](i64 first, i64 last) {
+    std::vector<float> w(static_cast<size_t>(TILE_ROWS * n));
+    for (i64 row = first; row < last; row += TILE_ROWS) {
+      const i64 rows = min(TILE_ROWS, last - row);
+      for (i64 r = 0; r < rows; ++r)
+        decode_to_multiply<Format>(c.codes + (row + r) * bytes,
+                                   static_cast<const u8*>(c.scales) + (row + r) * scale_bytes,
+                                   w.data() + r * n, c.shape, table);
+      if (rows == TILE_ROWS)
+        decoded_products<TILE_ROWS>(c, w.data(), row);
+      else
+        for (i64 r = 0; r < rows; ++r) decoded_products<1>(c, w.data() + r * n, row + r);
+    }
+  });
+}
+
 template <class Format>
 void float_rows(const Linear& c) {
   static const Table<Format> table;
+  if (c.batch > 1) return several_float_rows<Format>(c, table);
   const std::vector<float> x = prepared<Format>(c);
   const i64 bytes = c.shape.bytes(Format::BITS);  // once: a division takes as long as many columns
   const i64 scale_bytes = c.shape.groups() * (Format::REAL_SCALES ? 4 : 1);
@@ -365,17 +505,16 @@ void float_rows(const Linear& c) {
     for (i64 row = first; row < last; ++row) {
       const u8* codes = c.codes + row * bytes;
       const void* scales = static_cast<const u8*>(c.scales) + row * scale_bytes;
-      if constexpr (Quick<Format>::EXISTS)
-        if (is_quick &&
-            Quick<Format>::multiply(codes, scales, x.data(), c.y + row, c.shape, table))
+      if constexpr (Quick<Format>::EXISTS) {
+        float y[1][1];
+        if (is_quick && Quick<Format>::template multiply<1, 1>({codes, scales, 0, 0}, x.data(), 0,
+                                                               nullptr, y, c.shape, table)) {
+          c.y[row] = y[0][0];
           continue;
+        }
+      }
       decode_to_multiply<Format>(codes, scales, w.data(), c.shape, table);
-      const i64 n = c.shape.columns, stride = c.shape.rows;
-      float* y = c.y + row;
-      i64 b = 0;
-      for (; b + 4 <= c.batch; b += 4)
-        float_products<4>(w.data(), c.x + b * n, n, y + b * stride, stride);
-      for (; b < c.batch; ++b) float_products<1>(w.data(), c.x + b * n, n, y + b * stride, stride);
+      float_products<1>(w.data(), c.x, c.shape.columns, c.y + row, 1);
     }
   });
 }

@@ -64,6 +64,7 @@ class QLinearPacked(nn.Module):
     """
 
     mase_leaf: ClassVar[bool] = True
+    has_constant_buffers: ClassVar[bool] = True
     codes: Tensor
     scales: Tensor
     bias: Tensor | None
@@ -149,6 +150,7 @@ class QEmbeddingPacked(nn.Module):
     """An embedding with a packed table; only the rows in use are unpacked."""
 
     mase_leaf: ClassVar[bool] = True
+    has_constant_buffers: ClassVar[bool] = True
     codes: Tensor
     scales: Tensor
 
@@ -195,6 +197,7 @@ class QLinearInt8(nn.Module):
     """
 
     mase_leaf: ClassVar[bool] = True
+    has_constant_buffers: ClassVar[bool] = True
     codes: Tensor
     scales: Tensor
     units: Tensor

@@ -6,6 +6,7 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +17,14 @@ from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.store.traced import TracedModule
 from chop.kernels.step_builder import MASKS, PAST, POSITIONS, BuiltStep, build_step
 from chop.kernels.step_cache import LayerAccess, access_to, check_layer, kind_of
-from chop.kernels.step_code import KINDS, LayerRecord, UnsupportedError, Update, library
+from chop.kernels.step_code import (
+    KINDS,
+    LayerRecord,
+    PastRecord,
+    UnsupportedError,
+    Update,
+    library,
+)
 from chop.kernels.step_rules import Past
 from chop.log import get_logger
 from chop.nn.quantizers.kernels import is_traced
@@ -25,73 +33,92 @@ _log = get_logger(__name__)
 
 TOKENS, KEPT_LOGITS = "input_ids", "logits_to_keep"
 INPUTS = frozenset((TOKENS, PAST, POSITIONS, KEPT_LOGITS, *MASKS))
+MOST_TOKENS = 16
+"""New tokens of one sequence in a native step; longer prompts are faster in PyTorch."""
 MOST_FAILURES = 3
 """Steps in a row whose activations have no native product before native steps end."""
 
 
-class NativeStep:
-    """Native decode step of `model`.
+@dataclass(frozen=True)
+class _Program:
+    """Native program of a step of some rows; `form` is what it was built for."""
 
-    `run` returns None for a call that is no decode step of one row, and for all calls if an op has
-    no native code; the caller then runs the model. `problem` has the reason.
+    step: BuiltStep
+    code: Any
+    hooks: list[Any]
+    form: tuple[Any, ...]
+
+
+class NativeStep:
+    """Native decode step of `model`: a new token of each row of a batch, or some of one sequence.
+
+    Each token has the bits that it has alone. `run` returns None for a call that is no decode
+    step, and for all calls if an op has no native code; the caller then runs the model. `problem`
+    has the reason.
     """
 
     def __init__(self, model: TracedModule) -> None:
         self.problem: str | None = None
         self._model = model
-        self._step: BuiltStep | None = None
+        self._programs: dict[int, _Program | None] = {}  # by rows; None: not supported
         self._access: list[LayerAccess] = []
         self._kinds: list[tuple[type, Any]] = []
-        self._seen: weakref.ref[Any] | None = None
+        self._checked: tuple[weakref.ref[Any], int] | None = None  # last cache and rows
         self._failures = 0
         self._error: BaseException | None = None
         self._lock = threading.Lock()  # the buffers serve one call at a time
 
     def __reduce__(self) -> Any:
-        return NativeStep, (self._model,)  # a copy builds its own program
+        return NativeStep, (self._model,)  # a copy builds its own programs
 
     def run(self, arguments: Mapping[str, Any]) -> Any:
-        """Return the model's output for one new token, None if the native step does not apply."""
+        """Return the model's output for new tokens, None if the native step does not apply."""
         if self.problem is not None or not _is_decode_step(arguments):
             return None
+        rows = arguments[TOKENS].numel()
         with self._lock:
-            if self._step is None and not self._build():
+            if rows not in self._programs:
+                self._programs[rows] = self._built(rows)
+            program = self._programs[rows]
+            if program is None:
                 return None
             try:
-                self._check(arguments)
+                self._check(program, arguments)
+                past = self._opened(arguments)
             except UnsupportedError as error:
                 _log.debug("generate: a decode step runs in PyTorch: %s.", error)
                 return None
-            return self._run(arguments)
+            return self._run(program, arguments, past)
 
-    def _build(self) -> bool:
+    def _built(self, rows: int) -> _Program | None:
         try:
             if library() is None:
                 raise UnsupportedError("the native code cannot be built")
             with torch.inference_mode(False), torch.no_grad():  # buffers that every mode may write
-                self._step = step = build_step(self._model)
+                step = build_step(self._model, rows)
         except UnsupportedError as error:
-            self._give_up(str(error))
-            return False
-        self._code = step.program.finish()
-        self._layers = (LayerRecord * len(step.appended))()
-        self._tables, self._seen = _tables(self._model), None
+            if rows > 1:
+                _log.info("generate: steps of %d rows run in PyTorch: %s.", rows, error)
+            else:
+                self._give_up(str(error))
+            return None
+        if not any(self._programs.values()):
+            self._layers = (LayerRecord * len(step.appended))()
+            self._tables, self._checked = _tables(self._model), None
         modules = [module for module in step.modules if module is not self._model]
-        self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
-        self._form = _form(step, self._tables)
-        return True
+        hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+        return _Program(step, step.program.finish(), hooks, _form(step, self._tables))
 
     def _give_up(self, problem: str) -> None:
         self.problem = problem
         _log.info("generate: decode steps run in PyTorch: %s.", problem)
 
-    def _check(self, arguments: Mapping[str, Any]) -> None:
+    def _check(self, program: _Program, arguments: Mapping[str, Any]) -> None:
         """Raise UnsupportedError if the sizes, the cache, modules or weights have another form."""
-        step, guards = self._step, guards_of(self._model)
-        assert step is not None, "a step is built before it is checked"
+        step, guards, past = program.step, guards_of(self._model), arguments[PAST]
         if guards is not None and guards.guards and guards.broken(arguments) is not None:
             raise UnsupportedError("sizes that the graph refuses")
-        layers = getattr(arguments[PAST], "layers", ())
+        layers = getattr(past, "layers", ())
         if len(layers) != len(step.appended):
             raise UnsupportedError("a cache with other layers")
         kinds = [kind_of(layer) for layer in layers]
@@ -99,36 +126,45 @@ class NativeStep:
             self._access, self._kinds = [access_to(layer) for layer in layers], kinds
         for access, layer in zip(self._access, layers, strict=True):
             if not access.owns(layer):
-                check_layer(layer)
-        if any(self._hooks) or _has_own_hooks(self._model):
+                check_layer(layer, len(arguments[TOKENS]))
+        if any(program.hooks) or _has_own_hooks(self._model):
             raise UnsupportedError("a module with hooks")
-        if self._seen is None or self._seen() is not arguments[PAST]:
-            self._check_form(step)
-            self._seen = weakref.ref(arguments[PAST])
+        rows, last = len(step.token), self._checked
+        if last is None or last[0]() is not past or last[1] != rows:
+            self._check_form(program)
+            self._checked = weakref.ref(past), rows
 
-    def _check_form(self, step: BuiltStep) -> None:
+    def _check_form(self, program: _Program) -> None:
         """Raise UnsupportedError if layers, parameters or modes were exchanged.
 
-        This runs at the first step on a cache: it takes longer than the attention of a small model.
+        This runs at the first step of some rows on a cache: it takes longer than the attention of a
+        small model.
         """
-        if self._form != _form(step, self._tables):
-            self._step = None
-            raise UnsupportedError("other layers, weights or modes; the program is built again")
+        if program.form != _form(program.step, self._tables):
+            self._programs = {}
+            raise UnsupportedError("other layers, weights or modes; the programs are built again")
 
-    def _run(self, arguments: Mapping[str, Any]) -> Any:
-        step, past = self._step, arguments[PAST]
-        assert step is not None, "a step is built before it runs"
-        position = arguments.get(POSITIONS)
-        step.token.fill_(arguments[TOKENS].item())
-        step.position.fill_(past.get_seq_length() if position is None else position.item())
+    def _opened(self, arguments: Mapping[str, Any]) -> PastRecord:
+        """Return the record of the cache, with room in its layers; raise UnsupportedError."""
+        past, count = arguments[PAST], arguments[TOKENS].shape[1]
+        starts = _starts(arguments)
+        for access, layer, record in zip(self._access, past.layers, self._layers, strict=True):
+            access.open(layer, record, count)
+        return PastRecord(self._layers, Update(), starts, past.get_seq_length() + 1, count > 1)
+
+    def _run(self, program: _Program, arguments: Mapping[str, Any], record: PastRecord) -> Any:
+        step, past, tokens = program.step, arguments[PAST], arguments[TOKENS]
+        positions, count = arguments.get(POSITIONS), tokens.shape[1]
+        if positions is None:
+            positions = torch.arange(count).expand(tokens.shape) + past.get_seq_length()
+        step.token.copy_(tokens.reshape(-1, 1))
+        step.position.copy_(positions.reshape(-1, 1))
         parts = list(zip(self._access, past.layers, self._layers, strict=True))
-        for access, layer, record in parts:
-            access.open(layer, record)
-        if self._execute(past):
-            for access, layer, record in parts:
-                access.close(layer, record)
+        if self._execute(program, past, record):
+            for access, layer, own in parts:
+                access.close(layer, own, count)
             self._failures = 0
-            return self._output(past)
+            return self._output(step, past, count)
         for access, layer, _ in parts:
             access.undo(layer)
         self._failures += 1
@@ -136,10 +172,10 @@ class NativeStep:
             self._give_up("activations without a native product")
         return None
 
-    def _execute(self, past: Any, times: Any = None) -> bool:
+    def _execute(self, program: _Program, past: Any, record: PastRecord, times: Any = None) -> bool:
         """Run the program; return False if an instruction could not."""
-        step, built = self._step, library()
-        assert step is not None and built is not None, "a step is built before it runs"
+        step, built = program.step, library()
+        assert built is not None, "a program is built before it runs"
 
         def update(index: int) -> int:
             # an exception must not pass through the native code
@@ -151,19 +187,17 @@ class NativeStep:
                 return 0
             return 1
 
+        record.update = Update(update)
         threads = torch.get_num_threads()
-        is_sound = built.mase_step(
-            self._code, len(self._code), self._layers, Update(update), threads, times
-        )
+        is_sound = built.mase_step(program.code, len(program.code), record, threads, times)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
         return bool(is_sound)
 
-    def _output(self, past: Any) -> Any:
-        step, template = self._step, template_of(self._model)
-        assert step is not None, "a step has run"
-        values = {key: _result(value, past) for key, value in step.outputs.items()}
+    def _output(self, step: BuiltStep, past: Any, count: int) -> Any:
+        template = template_of(self._model)
+        values = {key: _result(value, past, count) for key, value in step.outputs.items()}
         return values if template is None else template.restore(values)
 
     def profile(self, arguments: Mapping[str, Any]) -> dict[str, float]:
@@ -172,11 +206,12 @@ class NativeStep:
         The step writes behind the last token of the cache, which stays as it is. The seconds are
         those of the first thread, with its waiting.
         """
-        assert self._step is not None, "run a step before its profile"
-        seconds = (ctypes.c_double * len(self._code))()
-        self._execute(arguments[PAST], seconds)
+        past, program = arguments[PAST], self._programs.get(arguments[TOKENS].numel())
+        assert program is not None, "run a step before its profile"
+        seconds = (ctypes.c_double * len(program.code))()
+        self._execute(program, past, self._opened(arguments), seconds)
         totals = dict.fromkeys(KINDS, 0.0)
-        for instruction, each in zip(self._code, seconds, strict=True):
+        for instruction, each in zip(program.code, seconds, strict=True):
             totals[KINDS[instruction.kind]] += each
         return totals
 
@@ -195,10 +230,13 @@ def _form(step: BuiltStep, tables: list[dict[str, Any]]) -> tuple[Any, ...]:
     return parts, addresses, [vars(module)["training"] for module in step.modules]
 
 
-def _result(value: Any, past: Any) -> Any:
+def _result(value: Any, past: Any, count: int) -> Any:
+    """Return an output of the program; the tokens of one sequence become its second dimension."""
     if isinstance(value, Past):
         return past
-    return value.clone() if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    return value.clone() if count == 1 else value.transpose(0, 1).contiguous()
 
 
 def _has_own_hooks(model: torch.nn.Module) -> bool:
@@ -208,17 +246,42 @@ def _has_own_hooks(model: torch.nn.Module) -> bool:
 
 
 def _is_decode_step(arguments: Mapping[str, Any]) -> bool:
-    """Return True for one new token of one row on the CPU, without gradients or padding."""
+    """Return True for one new token of each row, or some of one row, on the CPU."""
     tokens = arguments.get(TOKENS)
-    if type(tokens) is not Tensor or tokens.shape != (1, 1) or not tokens.is_cpu:
+    if type(tokens) is not Tensor or tokens.dim() != 2 or not tokens.is_cpu or not tokens.numel():
+        return False
+    count = tokens.shape[1]
+    if count > 1 and (len(tokens) > 1 or count > MOST_TOKENS):
         return False
     if not arguments.keys() <= INPUTS or arguments.get(PAST) is None or _is_watched(tokens):
         return False
-    masks = [arguments[name] for name in MASKS if arguments.get(name) is not None]
     positions = arguments.get(POSITIONS)
-    is_one = positions is None or positions.numel() == 1
-    is_one = is_one and arguments.get(KEPT_LOGITS, 0) in (0, 1)
-    return is_one and all(mask.dim() == 2 and bool(mask.all()) for mask in masks)
+    are_known = positions is None or positions.shape == tokens.shape
+    return are_known and arguments.get(KEPT_LOGITS, 0) in ((0,) if count > 1 else (0, 1))
+
+
+def _starts(arguments: Mapping[str, Any]) -> Any:
+    """Return the first token of each row by the masks, None if all rows have all tokens.
+
+    Raise UnsupportedError for masks other than those of padding on the left, and for padding
+    without positions, which some models count by the mask.
+    """
+    masks = [arguments[name] for name in MASKS if arguments.get(name) is not None]
+    length = arguments[PAST].get_seq_length() + arguments[TOKENS].shape[1]
+    if any(mask.dim() != 2 or mask.shape[1] != length for mask in masks):
+        raise UnsupportedError("a mask that is not one number per token")
+    padded = [mask.bool() for mask in masks if not mask.all()]
+    if not padded:
+        return None
+    if len(padded) > 1 or arguments.get(POSITIONS) is None or arguments[TOKENS].shape[1] > 1:
+        raise UnsupportedError("padding without positions, or of several new tokens")
+    starts = length - padded[0].sum(1)
+    if (
+        not torch.equal(padded[0], torch.arange(length) >= starts[:, None])
+        or starts.max() == length
+    ):
+        raise UnsupportedError("a mask other than that of padding on the left")
+    return (ctypes.c_int64 * len(starts))(*starts.tolist())
 
 
 def _is_watched(tokens: Tensor) -> bool:

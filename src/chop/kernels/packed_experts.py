@@ -76,6 +76,7 @@ class QExpertsPacked(nn.Module):
     """
 
     mase_leaf: ClassVar[bool] = True
+    has_constant_buffers: ClassVar[bool] = True
     codes: Tensor
     scales: Tensor
     quantizers: dict[str, Quantizer] = {}  # noqa: RUF012 -- for layers saved without any

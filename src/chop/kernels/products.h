@@ -7,7 +7,7 @@
 
 #include "dots_neon.h"
 #include "dots_x86.h"
-#include "float_rows.h"
+#include "rows_alone.h"
 
 namespace {
 
@@ -64,7 +64,6 @@ constexpr void (*UNPACK[])(const Unpack&) = {run_unpack<MxInt8>, run_unpack<MxIn
 constexpr bool (*LINEAR[])(const Linear&) = {run_linear<MxInt8>, run_linear<MxInt4>,
                                              run_linear<MxFp8>,  run_linear<MxFp4>,
                                              run_linear<Int8>,   run_linear<Int4>};
-
 // --- offsets ----------------------------------------------------------------------------------
 
 // Sums of the groups of each row of x.
@@ -73,25 +72,64 @@ inline std::vector<float> group_sums(const float* x, i64 batch, const Shape& sha
   for (i64 b = 0; b < batch; ++b)
     for (i64 first = b * shape.columns; first < (b + 1) * shape.columns; first += shape.group) {
       const i64 last = min(first + shape.group, (b + 1) * shape.columns);
-      float sum = 0.0f;
-      for (i64 i = first; i < last; ++i) sum += x[i];
+      Floats lanes = {};
+      i64 i = first;
+      for (; i + LANES <= last; i += LANES) lanes += load(x + i);
+      float sum = sum_of_lanes(lanes);
+      for (; i < last; ++i) sum += x[i];
       sums.push_back(sum);
     }
   return sums;
 }
 
-// Adds the group sums of x times one float32 offset per row and group to y.
-inline void add_offsets(const float* x, const float* offsets, float* y, i64 batch,
-                        const Shape& shape, int threads) {
-  const i64 groups = shape.groups();
-  const std::vector<float> sums = group_sums(x, batch, shape);
-  shared(shape.rows, threads, [&](i64 first, i64 last) {
+// Adds the sums of groups times one float32 offset per row and group to y.
+inline void add_sums(const Linear& c) {
+  if (!c.offsets) return;
+  const i64 groups = c.shape.groups();
+  shared(c.shape.rows, c.threads, [&](i64 first, i64 last) {
     for (i64 row = first; row < last; ++row)
-      for (i64 b = 0; b < batch; ++b) {
-        y[b * shape.rows + row] +=
-            short_product(offsets + row * groups, sums.data() + b * groups, groups);
+      for (i64 b = 0; b < c.batch; ++b) {
+        c.y[b * c.y_step + row] +=
+            short_product(c.offsets + row * groups, c.sums + b * groups, groups);
       }
   });
 }
+
+// Adds the group sums of x times one float32 offset per row and group to y.
+inline void add_offsets(const float* x, const float* offsets, float* y, i64 batch,
+                        const Shape& shape, int threads) {
+  const std::vector<float> sums = group_sums(x, batch, shape);
+  add_sums(
+      {x, nullptr, nullptr, y, batch, shape, false, threads, shape.rows, offsets, sums.data()});
+}
+
+// --- rows alone -------------------------------------------------------------------------------
+
+// Products with offsets; the bits of a row do not depend on the other rows. False where activations
+// have to be rounded beforehand.
+template <class Format>
+bool run_linear_alone(const Linear& whole) {
+  Linear c = whole;
+  std::vector<float> sums;
+  if (c.offsets) {
+    sums = group_sums(c.x, c.batch, c.shape);
+    c.sums = sums.data();
+  }
+  bool is_done = true;
+  each_way<Format>(c, [&](const Linear& part, [[maybe_unused]] Way way) {
+    if constexpr (HAS_DOTS && Format::FITS_INT8)
+      if (way != IN_FLOATS && integer_rows_alone<Format>(part)) return add_sums(part);
+    if (part.rounds)
+      is_done = false;
+    else
+      float_rows_alone<Format>(part);
+  });
+  return is_done;
+}
+
+// In the order of FORMATS in cpu.py.
+constexpr bool (*LINEAR_ALONE[])(const Linear&) = {
+    run_linear_alone<MxInt8>, run_linear_alone<MxInt4>, run_linear_alone<MxFp8>,
+    run_linear_alone<MxFp4>,  run_linear_alone<Int8>,   run_linear_alone<Int4>};
 
 }  // namespace

@@ -56,18 +56,18 @@ class Barrier {
 };
 
 // False where an instruction cannot compute its result.
-bool run(const Instruction& c, const Layer* layers, Update update, const Share& share) {
+bool run(const Instruction& c, const Past& past, const Share& share) {
   switch (c.kind) {
     case ELEMENTWISE: elementwise(c, share); return true;
-    case ROW_SUMS: row_sums(c); return true;
-    case LAYER_NORM: layer_norm(c); return true;
+    case ROW_SUMS: row_sums(c, share); return true;
+    case LAYER_NORM: layer_norm(c, share); return true;
     case EMBED: return embed(c);
     case EMBED_PACKED: return embed_packed(c);
     case FLOAT_PRODUCT: float_product(c, share); return true;
     case TRANSPOSED_PRODUCT: transposed_product(c, share); return true;
     case PACKED_PRODUCT: return packed_product(c, share);
-    case APPEND: return append(c, layers, update);
-    case ATTEND: attend(c, layers, share); return true;
+    case APPEND: return append(c, past);
+    case ATTEND: attend(c, past, share); return true;
     default: return false;
   }
 }
@@ -82,8 +82,8 @@ double seconds() {
 // Runs `count` instructions; 0 if one of them could not. `times`, if given, receives the seconds of
 // each instruction on the first thread, with its waiting.
 extern "C" __attribute__((visibility("default"))) int mase_step(const Instruction* code, i64 count,
-                                                                const Layer* layers, Update update,
-                                                                int threads, double* times) {
+                                                                const Past* past, int threads,
+                                                                double* times) {
   Barrier barrier;
   std::atomic<int> is_sound{1};
 #pragma omp parallel num_threads(threads) if (threads > 1)
@@ -98,7 +98,7 @@ extern "C" __attribute__((visibility("default"))) int mase_step(const Instructio
       const double start = times && is_first ? seconds() : 0.0;
       if (code[i].waits) barrier.wait(own.count);
       if ((code[i].is_shared || is_first) && is_sound.load(std::memory_order_relaxed) &&
-          !run(code[i], layers, update, code[i].is_shared ? own : all))
+          !run(code[i], *past, code[i].is_shared ? own : all))
         is_sound = 0;
       if (times && is_first) times[i] += seconds() - start;
     }

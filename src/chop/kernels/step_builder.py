@@ -1,4 +1,4 @@
-"""Translation of a captured decode step, with one row and one new token, to a native program."""
+"""Translation of a captured decode step, with one new token per row, to a native program."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class BuiltStep:
     modules: tuple[nn.Module, ...]
 
 
-def build_step(model: fx.GraphModule) -> BuiltStep:
+def build_step(model: fx.GraphModule, rows: int = 1) -> BuiltStep:
     """Return the native program of a step of `model`; raise UnsupportedError if it has none."""
-    builder, values = StepBuilder(), dict[fx.Node, Any]()
+    builder, values = StepBuilder(rows), dict[fx.Node, Any]()
     modules: list[nn.Module] = [model]
     for node in model.graph.nodes:
         try:

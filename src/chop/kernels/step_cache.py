@@ -27,14 +27,14 @@ class LayerAccess(Protocol):
     def owns(self, layer: Any) -> bool:
         """Return True if the layer needs no further check before a step."""
 
-    def open(self, layer: Any, record: LayerRecord) -> None:
-        """Fill in the record before the step."""
+    def open(self, layer: Any, record: LayerRecord, count: int = 1) -> None:
+        """Fill in the record before the step; `count`: new tokens of a row."""
 
     def update(self, layer: Any, record: LayerRecord, key: Tensor, value: Tensor) -> None:
         """Add the new token during the step, if the record asks for it."""
 
-    def close(self, layer: Any, record: LayerRecord) -> None:
-        """Make the layer hold the new token after the step."""
+    def close(self, layer: Any, record: LayerRecord, count: int = 1) -> None:
+        """Make the layer hold the new tokens after the step."""
 
     def undo(self, layer: Any) -> None:
         """Restore the layer after a step that failed."""
@@ -59,10 +59,10 @@ class FloatBuffers:
         keys, values = self._views
         return keys is not None and layer.keys is keys and layer.values is values
 
-    def open(self, layer: Any, record: LayerRecord) -> None:
-        """Write the addresses of the buffers to `record`, with room for one more token."""
+    def open(self, layer: Any, record: LayerRecord, count: int = 1) -> None:
+        """Write the addresses of the buffers to `record`, with room for the new tokens."""
         used = layer.keys.shape[2]
-        if not self.owns(layer) or self._start + used >= self._room:
+        if not self.owns(layer) or self._start + used + count > self._room:
             self._allocate(layer.keys, layer.values, record)
         record.tokens = used + 1
         record.key = self._addresses[0] + self._start * self._steps[0]
@@ -74,18 +74,19 @@ class FloatBuffers:
         sizes = (keys.shape[3], values.shape[3])
         self._steps = (sizes[0] * keys.element_size(), sizes[1] * values.element_size())
         self._room = self._pair[0].shape[2]
-        record.key_head, record.value_head = self._room * sizes[0], self._room * sizes[1]
+        record.key_row, record.value_row = (x.stride(0) for x in self._pair)
+        record.key_head, record.value_head = (x.stride(1) for x in self._pair)
         record.is_updated_by_caller = 0
 
     def update(self, layer: Any, record: LayerRecord, key: Tensor, value: Tensor) -> None:
         """Do nothing: the native code writes the new token."""
 
-    def close(self, layer: Any, record: LayerRecord) -> None:
-        """Make the layer a view of the buffers, with the new token."""
+    def close(self, layer: Any, record: LayerRecord, count: int = 1) -> None:
+        """Make the layer a view of the buffers, with the new tokens."""
         assert self._pair is not None, "close follows open"
-        tokens = record.tokens
+        tokens = record.tokens + count - 1
         if type(layer) is DynamicSlidingWindowLayer:
-            layer.cumulative_length += 1
+            layer.cumulative_length += count
             dropped = max(tokens - (layer.sliding_window - 1), 0)
             self._start, tokens = self._start + dropped, tokens - dropped
         keys, values = (x.narrow(2, self._start, tokens) for x in self._pair)
@@ -106,8 +107,9 @@ class EncodedLayer:
         """Return False: any code may change the layer."""
         return False
 
-    def open(self, layer: Any, record: LayerRecord) -> None:
+    def open(self, layer: Any, record: LayerRecord, count: int = 1) -> None:
         """Remember the state of the layer."""
+        _check_single(count)
         self._before = {k: dict(v) if isinstance(v, dict) else v for k, v in vars(layer).items()}
         record.is_updated_by_caller = 1
 
@@ -117,7 +119,7 @@ class EncodedLayer:
         self._decoded = (keys, values)
         _fill(record, keys, values, keys.shape[2])
 
-    def close(self, layer: Any, record: LayerRecord) -> None:
+    def close(self, layer: Any, record: LayerRecord, count: int = 1) -> None:
         """Release the decoded values."""
         self._decoded = None
 
@@ -134,8 +136,9 @@ class RoomyLayer:
         """Return False: any code may change the layer."""
         return False
 
-    def open(self, layer: Any, record: LayerRecord) -> None:
+    def open(self, layer: Any, record: LayerRecord, count: int = 1) -> None:
         """Write the addresses of the layer's buffers to `record`."""
+        _check_single(count)
         keys, values = layer.room_for_one()
         _fill(record, keys, values, layer.cumulative_length + 1)
         record.is_updated_by_caller = 0
@@ -143,7 +146,7 @@ class RoomyLayer:
     def update(self, layer: Any, record: LayerRecord, key: Tensor, value: Tensor) -> None:
         """Do nothing: the native code writes the new token."""
 
-    def close(self, layer: Any, record: LayerRecord) -> None:
+    def close(self, layer: Any, record: LayerRecord, count: int = 1) -> None:
         """Count the new token."""
         layer.cumulative_length += 1
 
@@ -167,19 +170,26 @@ def access_to(layer: Any) -> LayerAccess:
     raise UnsupportedError(f"a cache layer of class {type(layer).__name__}")
 
 
-def check_layer(layer: Any) -> None:
+def check_layer(layer: Any, rows: int) -> None:
     """Raise UnsupportedError if a layer has no tokens yet, or not the form of a native step."""
     if isinstance(layer, PackedLayer):
         if not layer.is_initialized or layer.dtype != torch.float32 or layer.device.type != "cpu":
             raise UnsupportedError("a cache without tokens, or not of float32 on the CPU")
+        if layer.rows != rows:
+            raise UnsupportedError("a cache of other rows")
         return
     keys, values = layer.keys, layer.values
-    if keys is None or not keys.numel() or len(keys) != 1:
-        raise UnsupportedError("a cache without tokens, or of several rows")
+    if keys is None or not keys.numel() or len(keys) != rows:
+        raise UnsupportedError("a cache without tokens, or of other rows")
     if not keys.dtype == values.dtype == torch.float32 or not keys.is_cpu:
         raise UnsupportedError(f"a cache of {keys.dtype} on {keys.device}")
     if getattr(layer, "record_past", False):
         raise UnsupportedError("a cache layer that records its past")
+
+
+def _check_single(count: int) -> None:
+    if count > 1:
+        raise UnsupportedError("several tokens of a row for a cache that encodes them")
 
 
 def _with_room(x: Tensor) -> Tensor:
@@ -195,6 +205,7 @@ def _in_rows(x: Tensor) -> Tensor:
 
 
 def _fill(record: LayerRecord, keys: Tensor, values: Tensor, tokens: int) -> None:
-    record.key, record.key_head = keys.data_ptr(), keys.stride(1)
-    record.value, record.value_head = values.data_ptr(), values.stride(1)
+    record.key, record.key_row, record.key_head = keys.data_ptr(), keys.stride(0), keys.stride(1)
+    record.value = values.data_ptr()
+    record.value_row, record.value_head = values.stride(0), values.stride(1)
     record.tokens = tokens

@@ -60,8 +60,8 @@ class LayerRecord(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("key", "value")),
-        *((name, ctypes.c_int64) for name in ("key_head", "value_head", "tokens")),
-        ("is_updated_by_caller", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("key_row", "value_row", "key_head", "value_head")),
+        *((name, ctypes.c_int64) for name in ("tokens", "is_updated_by_caller")),
     )
 
 
@@ -72,7 +72,18 @@ class ScoreStep(ctypes.Structure):
 
 
 Update = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
-"""Function that adds the new token to a layer of the cache; 0 if it failed."""
+"""Function that adds the new tokens to a layer of the cache; 0 if it failed."""
+
+
+class PastRecord(ctypes.Structure):
+    """Fields of `Past` in `step_ops.h`."""
+
+    _fields_ = (
+        ("layers", ctypes.POINTER(LayerRecord)),
+        ("update", Update),
+        ("starts", ctypes.POINTER(ctypes.c_int64)),
+        *((name, ctypes.c_int64) for name in ("length", "is_sequence")),
+    )
 
 
 @functools.cache
@@ -81,8 +92,8 @@ def library() -> ctypes.CDLL | None:
     built = native.load(SOURCE, native.openmp_flags())
     if built is None:
         return None
-    pointer = ctypes.c_void_p
-    built.mase_step.argtypes = [pointer, ctypes.c_int64, pointer, Update, ctypes.c_int, pointer]
+    past, pointer = ctypes.POINTER(PastRecord), ctypes.c_void_p
+    built.mase_step.argtypes = [pointer, ctypes.c_int64, past, ctypes.c_int, pointer]
     built.mase_step.restype = ctypes.c_int
     return built
 

@@ -23,17 +23,40 @@ struct Instruction {
   double number[2];
 };
 
-// Keys and values of a layer: rows of `size` numbers, one per token, `head` numbers between heads.
+// Keys and values of a layer: `size` numbers per token; `row` numbers between the rows of a batch
+// and `head` numbers between heads.
 struct Layer {
   float *key, *value;
-  i64 key_head, value_head;
+  i64 key_row, value_row, key_head, value_head;
   i64 tokens;  // with the new one
   i64 is_updated_by_caller;
 };
 
-// A function of the caller that adds the new token to a layer and fills in its record; 0 if it
+// A function of the caller that adds the new tokens to a layer and fills in its record; 0 if it
 // failed.
 using Update = int (*)(i64 layer);
+
+// Keys and values of all layers for a batch of rows. All rows end at the same token, and row b
+// starts at token starts[b] of the `length` tokens so far; without `starts` all start at 0. With
+// `is_sequence` the rows are successive tokens of one sequence: row b ends b tokens later.
+struct Past {
+  const Layer* layers;
+  Update update;
+  const i64* starts;
+  i64 length, is_sequence;
+
+  i64 end(const Layer& l, i64 row) const { return l.tokens + (is_sequence ? row : 0); }
+  float* keys(const Layer& l, i64 row) const { return l.key + (is_sequence ? 0 : row * l.key_row); }
+  float* values(const Layer& l, i64 row) const {
+    return l.value + (is_sequence ? 0 : row * l.value_row);
+  }
+
+  // A layer with a window may have dropped tokens.
+  i64 start(const Layer& l, i64 row) const {
+    const i64 first = starts ? starts[row] - (length - l.tokens) : 0;
+    return first > 0 ? first : 0;
+  }
+};
 
 struct Share {
   int index, count;
@@ -134,18 +157,18 @@ float sum_of(i64 n, Term term) {
 }
 
 // Sum of each row, divided by number[0].
-inline void row_sums(const Instruction& c) {
-  for (i64 r = 0; r < c.size[0]; ++r) {
+inline void row_sums(const Instruction& c, const Share& share) {
+  for (i64 r = share.first(c.size[0]); r < share.last(c.size[0]); ++r) {
     const float* x = c.a.at + r * c.a.step[0];
     c.out.at[r] = sum_of(c.size[1], [x](i64 i) { return x[i]; }) / static_cast<float>(c.number[0]);
   }
 }
 
-inline void layer_norm(const Instruction& c) {
+inline void layer_norm(const Instruction& c, const Share& share) {
   const i64 n = c.size[1];
   const float* weight = static_cast<const float*>(c.more[0]);
   const float* bias = static_cast<const float*>(c.more[1]);
-  for (i64 r = 0; r < c.size[0]; ++r) {
+  for (i64 r = share.first(c.size[0]); r < share.last(c.size[0]); ++r) {
     const float* x = c.a.at + r * c.a.step[0];
     float* y = c.out.at + r * n;
     const float mean = sum_of(n, [x](i64 i) { return x[i]; }) / static_cast<float>(n);
@@ -171,12 +194,18 @@ inline void softmax_in_place(float* x, i64 n) {
 
 // --- tables and products ------------------------------------------------------------------------
 
-// Row a[0] of a float table of size (rows, columns); false where there is no such row.
+// Products and tables have size[2] rows of x.
+inline i64 batch_of(const Instruction& c) { return c.size[2]; }
+
+// Rows a[b] of a float table of size (rows, columns); false where there is no such row.
 inline bool embed(const Instruction& c) {
-  const i64 row = static_cast<i64>(*c.a.at), columns = c.size[1];
-  if (row < 0 || row >= c.size[0]) return false;
-  std::memcpy(c.out.at, static_cast<const float*>(c.more[0]) + row * columns,
-              static_cast<size_t>(columns) * sizeof(float));
+  const i64 columns = c.size[1];
+  for (i64 b = 0; b < batch_of(c); ++b) {
+    const i64 row = static_cast<i64>(c.a.at[b]);
+    if (row < 0 || row >= c.size[0]) return false;
+    std::memcpy(c.out.at + b * columns, static_cast<const float*>(c.more[0]) + row * columns,
+                static_cast<size_t>(columns) * sizeof(float));
+  }
   return true;
 }
 
@@ -192,81 +221,97 @@ inline i64 scale_bytes(const Instruction& c) {
   return shape_of(c).groups() * (c.whole[4] ? static_cast<i64>(sizeof(float)) : 1);
 }
 
-// Row a[0] of a packed table; more: codes, scales, offsets. False where there is no such row.
+// Rows a[b] of a packed table; more: codes, scales, offsets. False where there is no such row.
 inline bool embed_packed(const Instruction& c) {
   Shape shape = shape_of(c);
-  const i64 row = static_cast<i64>(*c.a.at), bytes = shape.bytes(static_cast<int>(c.whole[5]));
-  if (row < 0 || row >= shape.rows) return false;
+  const i64 rows = shape.rows, bytes = shape.bytes(static_cast<int>(c.whole[5]));
   shape.rows = 1;
-  UNPACK[c.whole[0]]({row_of<u8>(c.more[0], row, bytes), row_of<u8>(c.more[1], row, scale_bytes(c)),
-                      c.out.at, shape, 0, 1});
-  if (!c.more[2]) return true;
-  const float* offsets = row_of<float>(c.more[2], row, shape.groups());
-  for (i64 i = 0; i < shape.columns; ++i) c.out.at[i] += offsets[i / shape.group];
+  for (i64 b = 0; b < batch_of(c); ++b) {
+    const i64 row = static_cast<i64>(c.a.at[b]);
+    float* out = c.out.at + b * shape.columns;
+    if (row < 0 || row >= rows) return false;
+    UNPACK[c.whole[0]]({row_of<u8>(c.more[0], row, bytes),
+                        row_of<u8>(c.more[1], row, scale_bytes(c)), out, shape, 0, 1});
+    if (!c.more[2]) continue;
+    const float* offsets = row_of<float>(c.more[2], row, shape.groups());
+    for (i64 i = 0; i < shape.columns; ++i) out[i] += offsets[i / shape.group];
+  }
   return true;
 }
 
-inline void add_bias(float* y, const void* bias, i64 first, i64 last) {
+// Adds a bias to the columns `first` to `last` - 1 of rows that are `step` long.
+inline void add_bias(float* y, i64 batch, i64 step, const void* bias, i64 first, i64 last) {
   if (!bias) return;
   const float* values = static_cast<const float*>(bias);
-  for (i64 i = first; i < last; ++i) y[i] += values[i];
+  for (i64 b = 0; b < batch; ++b)
+    for (i64 i = first; i < last; ++i) y[b * step + i] += values[i];
 }
 
 // more: codes, scales, offsets, bias; `function` is 1 where x is rounded to MXINT8.
 inline bool packed_product(const Instruction& c, const Share& share) {
   Shape shape = shape_of(c);
-  const i64 first = share.first(shape.rows), last = share.last(shape.rows);
+  const i64 step = shape.rows, batch = batch_of(c);
+  const i64 first = share.first(step), last = share.last(step);
   shape.rows = last - first;
   if (!shape.rows) return true;
   const i64 bytes = shape.bytes(static_cast<int>(c.whole[5]));
+  const float* offsets = c.more[2] ? row_of<float>(c.more[2], first, shape.groups()) : nullptr;
   const Linear part{c.a.at, row_of<u8>(c.more[0], first, bytes),
-                    row_of<u8>(c.more[1], first, scale_bytes(c)), c.out.at + first, 1, shape,
-                    c.function != 0, 1};
-  if (!LINEAR[c.whole[0]](part)) return false;
-  // in the order of the layer: bias, then offsets
-  add_bias(c.out.at, c.more[3], first, last);
-  if (c.more[2])
-    add_offsets(c.a.at, row_of<float>(c.more[2], first, shape.groups()), c.out.at + first, 1, shape,
-                1);
+                    row_of<u8>(c.more[1], first, scale_bytes(c)), c.out.at + first, batch, shape,
+                    c.function != 0, 1, step, offsets};
+  if (!LINEAR_ALONE[c.whole[0]](part)) return false;
+  add_bias(c.out.at, batch, step, c.more[3], first, last);
   return true;
 }
 
 // A float weight (rows, columns); more: weight, bias.
 inline void float_product(const Instruction& c, const Share& share) {
-  const i64 rows = c.size[0], columns = c.size[1];
+  const i64 rows = c.size[0], columns = c.size[1], batch = batch_of(c);
   const i64 first = share.first(rows), last = share.last(rows);
-  for (i64 r = first; r < last; ++r)
-    float_products<1>(row_of<float>(c.more[0], r, columns), c.a.at, columns, c.out.at + r, 1);
-  add_bias(c.out.at, c.more[1], first, last);
+  for (i64 r = first; r < last; ++r) {
+    const float* w = row_of<float>(c.more[0], r, columns);
+    i64 b = 0;
+    for (; b + 4 <= batch; b += 4)
+      float_products<4, SUMS>(w, c.a.at + b * columns, columns, c.out.at + b * rows + r, rows);
+    for (; b < batch; ++b)
+      float_products<1, SUMS>(w, c.a.at + b * columns, columns, c.out.at + b * rows + r, rows);
+  }
+  add_bias(c.out.at, batch, rows, c.more[1], first, last);
 }
 
 // A float weight (columns, rows), as in `addmm`.
 inline void transposed_product(const Instruction& c, const Share& share) {
-  const i64 rows = c.size[0], columns = c.size[1];
+  const i64 rows = c.size[0], columns = c.size[1], batch = batch_of(c);
   const i64 first = share.first(rows), last = share.last(rows);
-  float* __restrict y = c.out.at;
-  for (i64 r = first; r < last; ++r) y[r] = 0.0f;
+  for (i64 b = 0; b < batch; ++b)
+    for (i64 r = first; r < last; ++r) c.out.at[b * rows + r] = 0.0f;
   for (i64 k = 0; k < columns; ++k) {
     const float* __restrict w = row_of<float>(c.more[0], k, rows);
-    const float x = c.a.at[k];
-    for (i64 r = first; r < last; ++r) y[r] += x * w[r];
+    for (i64 b = 0; b < batch; ++b) {
+      float* __restrict y = c.out.at + b * rows;
+      const float x = c.a.at[b * columns + k];
+      for (i64 r = first; r < last; ++r) y[r] += x * w[r];
+    }
   }
-  add_bias(y, c.more[1], first, last);
+  add_bias(c.out.at, batch, rows, c.more[1], first, last);
 }
 
 // --- attention ----------------------------------------------------------------------------------
 
-// Writes the key and the value of the new token; whole: layer, heads, size, value size.
-inline bool append(const Instruction& c, const Layer* layers, Update update) {
-  const Layer& l = layers[c.whole[0]];
-  if (l.is_updated_by_caller) return update(c.whole[0]) != 0;
-  const i64 token = l.tokens - 1;
-  for (i64 h = 0; h < c.whole[1]; ++h) {
-    float* key = l.key + h * l.key_head + token * c.whole[2];
-    float* value = l.value + h * l.value_head + token * c.whole[3];
-    for (i64 i = 0; i < c.whole[2]; ++i) key[i] = c.a.at[h * c.a.step[0] + i * c.a.step[1]];
-    for (i64 i = 0; i < c.whole[3]; ++i) value[i] = c.b.at[h * c.b.step[0] + i * c.b.step[1]];
-  }
+// Writes the key and the value of the new token of each row; whole: layer, heads, size, value size.
+inline bool append(const Instruction& c, const Past& past) {
+  const Layer& l = past.layers[c.whole[0]];
+  if (l.is_updated_by_caller) return past.update(c.whole[0]) != 0;
+  for (i64 b = 0; b < batch_of(c); ++b)
+    for (i64 h = 0; h < c.whole[1]; ++h) {
+      const i64 token = past.end(l, b) - 1;
+      float* key = past.keys(l, b) + h * l.key_head + token * c.whole[2];
+      float* value = past.values(l, b) + h * l.value_head + token * c.whole[3];
+      const float* new_key = c.a.at + b * c.a.step[2] + h * c.a.step[0];
+      const float* new_value = c.b.at + b * c.b.step[2] + h * c.b.step[0];
+      for (i64 i = 0; i < c.whole[2]; ++i) key[i] = new_key[i * c.a.step[1]];
+      for (i64 i = 0; i < c.whole[3]; ++i) value[i] = new_value[i * c.b.step[1]];
+    }
   return true;
 }
 
@@ -304,21 +349,27 @@ inline void sum_values(const float* weights, const float* values, i64 size, i64 
     for (i64 i = 0; i < size; ++i) out[i] += weights[t] * values[t * size + i];
 }
 
-// whole: layer, query heads per key head, size, value size, window (0: none), steps on scores.
-inline void attend(const Instruction& c, const Layer* layers, const Share& share) {
+// size[0] heads of each row. whole: layer, query heads per key head, size, value size, window (0:
+// none), steps on scores.
+inline void attend(const Instruction& c, const Past& past, const Share& share) {
   static thread_local std::vector<float> scores;
-  const Layer& l = layers[c.whole[0]];
-  const i64 size = c.whole[2], value_size = c.whole[3], window = c.whole[4];
-  const i64 start = window && l.tokens > window ? l.tokens - window : 0, n = l.tokens - start;
-  if (static_cast<i64>(scores.size()) < n) scores.resize(static_cast<size_t>(2 * n));
-  for (i64 h = share.first(c.size[0]); h < share.last(c.size[0]); ++h) {
-    const i64 key_head = h / c.whole[1];
-    const float* keys = l.key + key_head * l.key_head + start * size;
-    const float* values = l.value + key_head * l.value_head + start * value_size;
-    dot_keys(c.a.at + h * c.a.step[0], keys, size, n, scores.data());
+  const Layer& l = past.layers[c.whole[0]];
+  const i64 heads = c.size[0], size = c.whole[2], value_size = c.whole[3], window = c.whole[4];
+  const i64 most = past.end(l, batch_of(c));
+  if (static_cast<i64>(scores.size()) < most) scores.resize(static_cast<size_t>(2 * most));
+  for (i64 i = share.first(batch_of(c) * heads); i < share.last(batch_of(c) * heads); ++i) {
+    const i64 b = i / heads, h = i % heads, key_head = h / c.whole[1];
+    const i64 end = past.end(l, b);
+    i64 start = past.start(l, b);
+    if (window && end - start > window) start = end - window;
+    const i64 n = end - start;
+    const float* keys = past.keys(l, b) + key_head * l.key_head + start * size;
+    const float* values = past.values(l, b) + key_head * l.value_head + start * value_size;
+    dot_keys(c.a.at + b * c.a.step[2] + h * c.a.step[0], keys, size, n, scores.data());
     change_scores(c, scores.data(), n);
     softmax_in_place(scores.data(), n);
-    sum_values(scores.data(), values, value_size, n, c.out.at + h * c.out.step[0]);
+    sum_values(scores.data(), values, value_size, n,
+               c.out.at + b * c.out.step[2] + h * c.out.step[0]);
   }
 }
 

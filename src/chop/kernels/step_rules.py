@@ -1,8 +1,9 @@
 """Rules that turn the nodes of a decode step into instructions.
 
-The step has one row and one new token. Its tensors are real tensors with fixed addresses, so that
-PyTorch itself computes all views; rules add instructions for everything else. Keys and values of
-all tokens, masks and scores have sizes that grow: they are stand-ins, which only attention reads.
+The step has some rows with one new token each. Its tensors are real tensors with fixed addresses,
+so that PyTorch itself computes all views; rules add instructions for everything else. Keys and
+values of all tokens, masks and scores have sizes that grow: they are stand-ins, which only
+attention reads.
 
 To support another op, add a function to `RULES` under the op's name in `chop.ir.ops`.
 """
@@ -21,7 +22,13 @@ from torch import Tensor, nn
 from chop.kernels.layers import QEmbeddingPacked, QLinearPacked
 from chop.kernels.ops import ROUNDED, PackedTensor
 from chop.kernels.packed_formats import KERNEL_CODES, packed_format
-from chop.kernels.step_code import FUNCTIONS, ScoreStep, StepProgram, UnsupportedError
+from chop.kernels.step_code import (
+    FUNCTIONS,
+    LEAST_SHARED,
+    ScoreStep,
+    StepProgram,
+    UnsupportedError,
+)
 
 VIEWS = frozenset(
     ("view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "getitem", "chunk", "split",
@@ -37,7 +44,7 @@ class Past:
 
 
 class Ones:
-    """Stand-in for an attention mask that admits every token."""
+    """Stand-in for an attention mask that admits every token from a row's first one on."""
 
 
 class KeyCount:
@@ -53,12 +60,13 @@ class Mask:
 
 @dataclass(frozen=True)
 class Cached:
-    """Stand-in for the keys or the values of a layer, of shape (1, heads, keys, size).
+    """Stand-in for the keys or the values of a layer, of shape (rows, heads, keys, size).
 
     `is_split` has a dimension for the `repeats` of each head, before they are merged.
     """
 
     layer: int
+    rows: int
     heads: int
     size: int
     written: Tensor
@@ -71,7 +79,7 @@ class Cached:
         """Sizes, with a stand-in for the number of keys."""
         last = (self.size, KeyCount) if self.is_transposed else (KeyCount, self.size)
         heads = (self.heads, self.repeats) if self.is_split else (self.heads * self.repeats,)
-        return (1, *heads, *last)
+        return (self.rows, *heads, *last)
 
 
 @dataclass(frozen=True)
@@ -89,12 +97,13 @@ STAND_INS = (Past, Ones, Mask, Cached, Scores)
 
 
 class StepBuilder:
-    """Program under construction, with the inputs of the step as tensors."""
+    """Program under construction for some rows, with the inputs of the step as tensors."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 1) -> None:
+        self.rows = rows
         self.program = StepProgram()
-        self.token = self.program.empty(1, 1)
-        self.position = self.program.empty(1, 1)
+        self.token = self.program.empty(rows, 1)
+        self.position = self.program.empty(rows, 1)
         self.appended: dict[int, tuple[Tensor, Tensor]] = {}
 
 
@@ -153,7 +162,7 @@ def _mean(b: StepBuilder, x: Tensor, dim: Any = None, keepdim: bool = False) -> 
     n = x.shape[-1]
     b.program.add(
         "row_sums", out, [rows], size=(rows.numel() // n, n), out=(out.data_ptr(), ()),
-        a=(rows.data_ptr(), (n,)), number=(n,),
+        a=(rows.data_ptr(), (n,)), number=(n,), is_shared=rows.numel() >= LEAST_SHARED,
     )  # fmt: skip
     return out
 
@@ -186,20 +195,20 @@ def _cat(b: StepBuilder, tensors: Any, dim: int = 0) -> Tensor:
 
 def _embedding(b: StepBuilder, index: Tensor, weight: Any, *args: Any, **options: Any) -> Tensor:
     _want(options.get("max_norm") is None and len(args) < 2, "an embedding with max_norm")
-    _want(index.numel() == 1, "an embedding of several tokens")
-    return _table_row(b, index, weight)
+    return _table_rows(b, index, weight)
 
 
-def _table_row(b: StepBuilder, index: Tensor, weight: Tensor | PackedTensor) -> Tensor:
-    p, columns = b.program, weight.shape[-1]
+def _table_rows(b: StepBuilder, index: Tensor, weight: Tensor | PackedTensor) -> Tensor:
+    p, columns, index = b.program, weight.shape[-1], b.program.contiguous(index)
     out = p.empty(*index.shape, columns)
     views: dict[str, Any] = {"out": (out.data_ptr(), ()), "a": (index.data_ptr(), ())}
     if isinstance(weight, PackedTensor):
         parts = _packed_fields(p, weight, None)
-        p.add("embed_packed", out, [index], **views, **parts)
+        p.add("embed_packed", out, [index], size=(1, 1, index.numel()), **views, **parts)
     else:
         _want(weight.dtype == torch.float32, f"a table of {weight.dtype}")
-        p.add("embed", out, [index], **views, size=tuple(weight.shape), more=(p.weight(weight),))
+        size = (*weight.shape, index.numel())
+        p.add("embed", out, [index], **views, size=size, more=(p.weight(weight),))
     return out
 
 
@@ -227,21 +236,20 @@ def _layer_norm(
     p.add(
         "layer_norm", out, [rows], size=(rows.numel() // n, n), out=(out.data_ptr(), ()),
         a=(rows.data_ptr(), (n,)), more=(p.weight(weight), p.weight(bias)), number=(eps,),
+        is_shared=rows.numel() >= LEAST_SHARED,
     )  # fmt: skip
     return out
 
 
 def _linear(b: StepBuilder, x: Tensor, weight: Any, bias: Any = None) -> Tensor:
-    rows, columns = weight.shape
-    fields = {"size": (rows, columns), "more": (b.program.weight(weight), b.program.weight(bias))}
     _want(weight.dtype == torch.float32, f"a weight of {weight.dtype}")
-    return _product(b, "float_product", x, rows, **fields)
+    more = (b.program.weight(weight), b.program.weight(bias))
+    return _product(b, "float_product", x, tuple(weight.shape), more=more)
 
 
 def _addmm(b: StepBuilder, bias: Any, x: Tensor, weight: Any) -> Tensor:
-    columns, rows = weight.shape
-    fields = {"size": (rows, columns), "more": (b.program.weight(weight), b.program.weight(bias))}
-    return _product(b, "transposed_product", x, rows, **fields)
+    more = (b.program.weight(weight), b.program.weight(bias))
+    return _product(b, "transposed_product", x, tuple(weight.shape[::-1]), more=more)
 
 
 def _packed_linear(b: StepBuilder, layer: QLinearPacked, x: Tensor) -> Tensor:
@@ -251,16 +259,16 @@ def _packed_linear(b: StepBuilder, layer: QLinearPacked, x: Tensor) -> Tensor:
     _want(form is None or rounds, f"activations in {form}")
     _want(not (rounds and layer.weight.offsets is not None), "rounded activations and offsets")
     fields = _packed_fields(b.program, layer.weight, layer.bias)
-    return _product(b, "packed_product", x, layer.out_features, function=int(rounds), **fields)
+    return _product(b, "packed_product", x, layer.weight.shape, function=int(rounds), **fields)
 
 
-def _product(b: StepBuilder, kind: str, x: Tensor, rows: int, **fields: Any) -> Tensor:
-    p = b.program
-    _want(x.numel() == x.shape[-1], "a product of several rows")
-    row = p.contiguous(x)
-    out = p.empty(*x.shape[:-1], rows)
-    views = {"out": (out.data_ptr(), ()), "a": (row.data_ptr(), ())}
-    p.add(kind, out, [row], is_shared=True, **views, **fields)
+def _product(b: StepBuilder, kind: str, x: Tensor, shape: tuple[int, ...], **fields: Any) -> Tensor:
+    """Add the product of rows `x` with a weight of `shape` (outputs, inputs)."""
+    p, x = b.program, b.program.contiguous(x)
+    out = p.empty(*x.shape[:-1], shape[0])
+    views = {"out": (out.data_ptr(), ()), "a": (x.data_ptr(), ())}
+    size = (*shape, x.numel() // shape[1])
+    p.add(kind, out, [x], is_shared=True, size=size, **views, **fields)
     return out
 
 
@@ -279,16 +287,18 @@ def _causal_mask(
 
 def _update_past(b: StepBuilder, past: Past, key: Tensor, value: Tensor, layer: int) -> Any:
     p, written = b.program, b.program.empty(1)
-    heads = key.shape[1]
-    _want(key.shape[0] == 1 and key.shape[2] == 1 and value.shape[1] == heads, "several new tokens")
+    rows, heads = key.shape[:2]
+    _want(rows == b.rows and key.shape[2] == 1 and value.shape[1] == heads, "several new tokens")
+    new_key, new_value = (
+        (x.data_ptr(), (x.stride(1), x.stride(3), x.stride(0))) for x in (key, value)
+    )
     p.add(
-        "append", written, [key, value], a=(key.data_ptr(), (key.stride(1), key.stride(3))),
-        b=(value.data_ptr(), (value.stride(1), value.stride(3))),
+        "append", written, [key, value], a=new_key, b=new_value, size=(1, 1, rows),
         whole=(layer, heads, key.shape[3], value.shape[3]),
     )  # fmt: skip
     _want(layer not in b.appended, "a layer that is updated twice")
     b.appended[layer] = (key, value)
-    return tuple(Cached(layer, heads, x.shape[3], written) for x in (key, value))
+    return tuple(Cached(layer, rows, heads, x.shape[3], written) for x in (key, value))
 
 
 def _attention(
@@ -319,19 +329,20 @@ def _softmax(b: StepBuilder, x: Any, dim: int, *args: Any, **options: Any) -> Sc
 def _attend(b: StepBuilder, scores: Scores, values: Any) -> Tensor:
     p, keys, query = b.program, scores.keys, scores.query
     _want(isinstance(values, Cached) and values.layer == keys.layer, "values of another layer")
-    heads = query.shape[1]
-    is_whole = query.shape[0] == query.shape[2] == 1 and not keys.is_split and not values.is_split
-    _want(is_whole and heads % keys.heads == 0, "attention of several queries")
+    rows, heads, queries, _ = query.shape
+    is_whole = not keys.is_split and not values.is_split and rows == b.rows
+    _want(is_whole and queries == 1 and heads % keys.heads == 0, "attention of several queries")
     query = query if query.stride(3) == 1 else p.contiguous(query)
-    out = p.empty(1, 1, heads, values.size)
+    out = p.empty(rows, 1, heads, values.size)
     steps = (ScoreStep * len(scores.steps))(
         *(ScoreStep(FUNCTIONS.index(name), number) for name, number in scores.steps)
     )
     p.kept.append(steps)
     sizes = (keys.layer, heads // keys.heads, keys.size, values.size)
     p.add(
-        "attend", out, [query, keys.written], is_shared=True, size=(heads,),
-        out=(out.data_ptr(), (values.size,)), a=(query.data_ptr(), (query.stride(1),)),
+        "attend", out, [query, keys.written], is_shared=True, size=(heads, 1, rows),
+        out=(out.data_ptr(), (values.size, 0, heads * values.size)),
+        a=(query.data_ptr(), (query.stride(1), 0, query.stride(0))),
         more=(ctypes.addressof(steps),), whole=(*sizes, scores.window or 0, len(scores.steps)),
     )  # fmt: skip
     return out.transpose(1, 2)
@@ -381,6 +392,6 @@ MODULE_RULES: dict[type, Rule] = {
     **{c: _activation(n) for c, n in ((nn.ReLU, "relu"), (nn.SiLU, "silu"), (nn.Tanh, "tanh"),
                                       (nn.Sigmoid, "sigmoid"))},
     QLinearPacked: _packed_linear,
-    QEmbeddingPacked: lambda b, m, x: _table_row(b, x, m.weight),
+    QEmbeddingPacked: lambda b, m, x: _table_rows(b, x, m.weight),
 }  # fmt: skip
 """Rules of modules by their exact class: a subclass may compute something else."""

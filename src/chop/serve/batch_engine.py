@@ -3,10 +3,10 @@
 One thread runs the engine. Each step first reads the prompts of waiting jobs while there are
 places, and then generates one token of every running job in one call of the captured graph.
 
-The tokens of a greedy answer are those of `MaseGraph.generate` on the prompt alone, up to
-rounding: prompts are read alone, with the same call, and a row of a batched product may differ
-from the product of that row in the last bits. Two tokens whose logits are that close may then
-change places. `bench/serve.py` counts how often that happens.
+The tokens of a greedy answer are those of `MaseGraph.generate` on the prompt alone: prompts are
+read alone, with the same call, and a row of a native decode step has the bits of that row alone.
+Where steps run in PyTorch, a row of a batched product may differ in the last bits, and two tokens
+whose logits are that close may change places. `bench/serve.py` counts how often that happens.
 """
 
 from __future__ import annotations

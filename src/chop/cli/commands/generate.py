@@ -15,6 +15,7 @@ EXAMPLES = (
     "mase generate Qwen/Qwen3-0.6B --prompt 'The weather today is'",
     "mase generate out/mine --tokenizer ./llama --prompt Once --sample --top-k 20",
     "mase generate ./llama --prompt Once --pack mxint4 --cache mxint8",
+    "mase generate model.gguf 'Repeat this text: …' --speculate lookup",
 )
 
 
@@ -41,6 +42,12 @@ class GenerateConfig(LanguageOptions, OutputOptions):
     top_p: Annotated[float, "Draw from the fewest tokens that hold this probability."] = 1.0
     beams: Annotated[int, "Number of beams of beam search."] = 1
     compile: Annotated[bool, "Run a static cache through torch.compile."] = False
+    speculate: Annotated[
+        str | None,
+        "Check drafts of several tokens in one step, with the tokens of plain greedy decoding: "
+        "'lookup' repeats what followed the last tokens before, a smaller model writes its own.",
+    ] = None
+    draft_tokens: Annotated[int, "Largest draft of --speculate: 1 to 15 tokens."] = 7
     stream: Annotated[bool, "Print each token as soon as it is generated."] = True
     repeat: Annotated[int, "Number of runs; the fastest is reported."] = 1
     out: Path = Path("out/generate")
@@ -52,34 +59,30 @@ class GenerateConfig(LanguageOptions, OutputOptions):
             raise ConfigError("temperature, top_k and top_p are for drawing: give --sample too.")
         if self.compile and (self.cache != "float" or self.cache_layers):
             raise ConfigError("compile runs a static cache of floats: it excludes cache.")
+        is_plain = not self.sample and self.beams == 1 and not self.compile
+        if self.speculate and not (is_plain and self.cache == "float" and not self.cache_layers):
+            raise ConfigError(
+                "speculate checks greedy tokens on a cache of floats: it excludes sample, beams, "
+                "compile and cache."
+            )
 
 
 def run(config: GenerateConfig, session: Session) -> dict[str, Any]:
     """Generate text; print it with the speed and the memory."""
     import torch
 
-    from chop.actions.generation import generate
     from chop.cli import text_generation as text
     from chop.cli.source import describe
 
-    cache = text.cache_formats(config, "generate")
     source, graph, tokenizer = text.load_language_model(config, session)
+    generate = text.generator_of(config, graph, session)
     inputs = text.encode(tokenizer, config, graph)
     session.start_work()
     streamer = text.make_streamer(config, session, tokenizer)
     runs = []
     for turn in range(config.repeat):
         torch.manual_seed(config.seed)
-        runs.append(
-            generate(
-                graph,
-                inputs,
-                cache=cache,
-                compile=config.compile,
-                streamer=None if turn else streamer,
-                **text.generation_options(config),
-            )
-        )
+        runs.append(generate(inputs, None if turn else streamer))
     best = max(runs, key=lambda run: run.tokens_per_s)
     words = text.decode(tokenizer, config, inputs, best)
     if streamer is None:

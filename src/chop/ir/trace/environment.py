@@ -102,8 +102,14 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the values of all buffers: counters are written even with fake tensors."""
-    before = [(b, b.detach().clone()) for b in model.buffers()]
+    """Restore the values of buffers: counters are written even with fake tensors.
+
+    A module whose class sets `has_constant_buffers` never writes its own. They are not copied:
+    those of packed layers are the weights of the model.
+    """
+    writers = (m for m in model.modules() if not getattr(m, "has_constant_buffers", False))
+    buffers = {id(b): b for module in writers for b in module.buffers(recurse=False)}
+    before = [(b, b.detach().clone()) for b in buffers.values()]
     try:
         yield
     finally:
