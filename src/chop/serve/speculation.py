@@ -191,7 +191,11 @@ class _Run:
         draft = self._drafter.propose(self._tokens, min(self._longest, room)) if room else []
         self._steps += 1
         self._drafted += len(draft)
-        self._take(self._reader.logits([*self._tokens, *draft], len(draft) + 1), draft)
+        # one length of steps: a native step is compiled for each
+        filling = draft[-1:] * (self._longest - len(draft) if self._longest <= room else 0)
+        read = [*draft, *filling]
+        logits = self._reader.logits([*self._tokens, *read], len(read) + 1)
+        self._take(logits[: len(draft) + 1], draft)
 
     def _take(self, logits: Tensor, draft: list[int]) -> None:
         """Choose a token by each row of logits, up to the first that differs from the draft."""
