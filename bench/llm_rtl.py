@@ -1,12 +1,13 @@
 """A language model that generates tokens in RTL: llama-imdb in a decode engine.
 
     python bench/llm_rtl.py tokens --model MODELS/llama-imdb --data DATA/imdb/lm
-    python bench/llm_rtl.py perplexity --model MODELS/llama-imdb --data DATA/imdb/lm
+    mase quantize MODELS/llama-imdb --method gptq --format mxint4 --dataset TOKENS --out GPTQ
+    python bench/llm_rtl.py perplexity --model MODELS/llama-imdb --data DATA/imdb/lm --gptq GPTQ
 
 tokens      prompts of held-out text, continued in simulation with a DDR3-800 memory of 16 bits:
             every token and logit equals PyTorch; cycles, share of bandwidth, cycle model
 perplexity  integer model and float model on the same held-out tokens, for MXINT8 and MXINT4 weights
-            rounded to nearest
+            rounded to nearest; with --gptq also for the weights of that checkpoint
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
+from chop.actions.float_llama import float_llama
 from chop.hw.decode.decode_cycles import predict_cycles
 from chop.hw.decode.decode_emit import EngineOptions, design_engine, emit_engine
-from chop.hw.decode.decode_model import DecodeOptions, quantize_llama
+from chop.hw.decode.decode_model import DecodeModel, DecodeOptions, quantize_llama
 from chop.hw.decode.decode_report import decode_facts
 from chop.hw.decode.decode_sim import DecodeRequest, compare_run, simulate_engine
 from chop.hw.decode.integer_llama import IntegerLlama
 from chop.hw.decode.llama_weights import LlamaWeights, float_logits, read_llama
 from chop.hw.decode.memory_timing import memory_timing
+from chop.ir.graph import MaseGraph
 
 CLOCK = 100.0
 """Assumed clock of the engine in MHz: a beat of 128 bits per cycle is DDR3-800 of 16 bits."""
@@ -48,7 +51,7 @@ def tokens_of(folder: str, name: str) -> Tensor:
     return torch.from_numpy(content["ids"].astype(np.int64)).flatten()
 
 
-def integer_model(weights: LlamaWeights, data: str, bits: int) -> Any:
+def integer_model(weights: LlamaWeights, data: str, bits: int) -> DecodeModel:
     """Return the integer model, with formats chosen on calibration text."""
     calibration = tokens_of(data, "calibration")[: math.prod(CALIBRATION)].reshape(CALIBRATION)
     return quantize_llama(weights, calibration, DecodeOptions(bits, max_length=CACHE))
@@ -86,13 +89,20 @@ def perplexity(asked: argparse.Namespace, weights: LlamaWeights) -> list[dict[st
     """Return the perplexity of the float model and of each integer model."""
     row = tokens_of(asked.data, "held")[: asked.length]
     records = [{"weights": "float", "perplexity": _perplexity(_float(weights, row), row)}]
-    for bits in (8, 4):
-        model = integer_model(weights, asked.data, bits)
-        llama = IntegerLlama(model)
-        logits = torch.stack([llama.step(int(token)) for token in row]).double()
-        value = _perplexity(logits * 2.0 ** -model.fracs["logits"], row)
-        records.append({"weights": f"mxint{bits}", "perplexity": value})
+    models = {"mxint8": (weights, 8), "mxint4": (weights, 4)}
+    if asked.gptq:
+        graph = MaseGraph.from_checkpoint(Path(asked.gptq) / "graph")
+        models["mxint4, gptq"] = (read_llama(float_llama(graph)), 4)
+    for name, (own, bits) in models.items():
+        value = _integer_perplexity(integer_model(own, asked.data, bits), row)
+        records.append({"weights": name, "perplexity": value})
     return [{**record, "tokens": len(row)} for record in records]
+
+
+def _integer_perplexity(model: DecodeModel, row: Tensor) -> float:
+    llama = IntegerLlama(model)
+    logits = torch.stack([llama.step(int(token)) for token in row]).double()
+    return _perplexity(logits * 2.0 ** -model.fracs["logits"], row)
 
 
 def _float(weights: LlamaWeights, row: Tensor) -> Tensor:
@@ -112,6 +122,7 @@ def main() -> None:
     parser.add_argument("section", choices=list(SECTIONS))
     parser.add_argument("--model", required=True, help="folder of llama-imdb")
     parser.add_argument("--data", required=True, help="folder with calibration.npz and held.npz")
+    parser.add_argument("--gptq", help="output folder of mase quantize --method gptq")
     parser.add_argument("--bits", type=int, default=4, choices=(4, 8), help="of a weight")
     parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--length", type=int, default=6, help="tokens of a prompt, or of the text")

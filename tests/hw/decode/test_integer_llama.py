@@ -1,17 +1,18 @@
 """Integer Llama in PyTorch: equal to plain integers, and close to the float model."""
 
+import math
 import re
 from fractions import Fraction
 
 import pytest
 import torch
-from decode_models import integer_llama, small_llama
+from decode_models import integer_llama, rounded_llama, small_llama
 
 from chop.errors import ConfigError
 from chop.hw.decode.block_codes import TOP_EXPONENT, cast, matrix_blocks, vector_blocks
-from chop.hw.decode.decode_model import DecodeOptions, quantize_llama
+from chop.hw.decode.decode_model import MATRICES, DecodeOptions, quantize_llama
 from chop.hw.decode.integer_llama import IntegerLlama, generate, pick
-from chop.hw.decode.llama_weights import float_logits, read_llama, read_shape
+from chop.hw.decode.llama_weights import float_logits, read_llama, read_shape, score_scale
 from chop.hw.decode.plain_weights import plain_weights
 from chop.hw.reference.plain_llama import PlainLlama, inverse_root, to_16_bits, to_blocks
 from chop.nn.quantizers.arithmetic import tables
@@ -122,6 +123,38 @@ def test_eight_bit_logits_are_close_to_the_float_model():
     logits = torch.stack([llama.step(int(token)) for token in tokens]).double()
     error = logits * 2.0 ** -model.fracs["logits"] - exact
     assert float(error.std() / exact.std()) < 0.05  # 8-bit mantissas: about 0.03
+
+
+@pytest.mark.parametrize("width", [4, 8])
+def test_packing_keeps_every_mxint_number(width):
+    """Exponents may exceed what the largest mantissa of a block needs, as after GPTQ."""
+    generator, limit = torch.manual_seed(0), (1 << (width - 1)) - 1
+    mantissas = torch.randint(-limit, limit + 1, (64, 4, 32), generator=generator)
+    mantissas[:8] //= 2
+    exponents = torch.randint(-20, -20 + TOP_EXPONENT - width, (64, 4, 1), generator=generator)
+    weight = (mantissas * 2.0**exponents).flatten(1).double()
+    packed = matrix_blocks(weight, width, 32)
+    assert torch.equal(packed.blocks.codes * 2.0**-packed.frac_width, weight)
+
+
+@pytest.mark.parametrize("head_dim", [32, 64, 96])
+@pytest.mark.parametrize("width", [4, 8])
+def test_rounded_weights_of_a_llama_are_packed_unchanged(width, head_dim):
+    weights = read_llama(rounded_llama(MXInt(width), head_dim=head_dim))
+    model = quantize_llama(weights, torch.arange(8), DecodeOptions(width, max_length=16))
+    pairs = [(weights.head, model.head)]
+    for ours, theirs in zip(weights.layers, model.layers, strict=True):
+        pairs += [(getattr(ours, name), theirs.matrices[name]) for name in MATRICES]
+    for weight, packed in pairs:
+        assert torch.equal(packed.blocks.codes * 2.0**-packed.frac_width, weight)
+
+
+@pytest.mark.parametrize("head_dim", [1, 2, 32, 48, 64, 96, 128])
+def test_the_factor_of_scores_is_a_power_of_two_and_a_square(head_dim):
+    power, root = score_scale(head_dim)
+    assert math.frexp(power)[0] == 0.5
+    assert 0.5**0.5 <= root <= 1
+    assert power * root**2 == pytest.approx(head_dim**-0.5)
 
 
 def test_the_first_of_equal_logits_is_picked():

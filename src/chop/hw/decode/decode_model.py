@@ -14,7 +14,13 @@ from torch.nn import functional
 
 from chop.errors import ConfigError
 from chop.hw.decode.block_codes import HIGHEST, LOWEST, WIDTH, BlockMatrix, matrix_blocks
-from chop.hw.decode.llama_weights import LayerWeights, LlamaShape, LlamaWeights, float_logits
+from chop.hw.decode.llama_weights import (
+    LayerWeights,
+    LlamaShape,
+    LlamaWeights,
+    float_logits,
+    rotations,
+)
 from chop.nn.quantizers.arithmetic import norm
 from chop.nn.quantizers.arithmetic.function import Lines, fit_lines
 from chop.nn.quantizers.integer import Integer
@@ -123,7 +129,7 @@ def quantize_llama(
         shape=weights.shape,
         options=options,
         embedding=_codes(weights.embedding, fracs["hidden"]),
-        rotations=_rotations(weights.angles, options.max_length),
+        rotations=_codes(rotations(weights, options.max_length), ROTATION_FRAC),
         layers=layers,
         norm=_norm_codes(weights.norm),
         head=head,
@@ -203,11 +209,6 @@ def _codes(values: Tensor, frac_width: int) -> Tensor:
 def _norm_codes(weight: Tensor) -> NormCodes:
     frac_width = _frac(float(weight.abs().max()), headroom=0)
     return NormCodes(_codes(weight, frac_width), frac_width)
-
-
-def _rotations(angles: Tensor, positions: int) -> Tensor:
-    turns = torch.arange(positions).double()[:, None] * angles
-    return _codes(torch.stack((turns.cos(), turns.sin()), -1), ROTATION_FRAC)
 
 
 def weight_bits(model: DecodeModel) -> int:
