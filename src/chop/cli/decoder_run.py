@@ -11,7 +11,6 @@ from chop.cli.failures import SourceError, UsageError
 from chop.cli.session import Session
 from chop.cli.source import find_source, tokenizer_of
 from chop.dataset.tokenized import load_tokenizer
-from chop.hw.decode.decode_model import DecodeOptions
 from chop.hw.decode.llama_weights import read_shape
 from chop.hw.decode.memory_timing import memory_timing
 
@@ -22,7 +21,7 @@ def run_decoder(config: Any, session: Session) -> dict[str, Any]:
     """Build the engine, generate tokens in simulation and compare every logit with PyTorch."""
     options: DecoderOptions = config.decoder
     memory_timing(options.memory, options.memory_width, options.engine_mhz)
-    DecodeOptions(options.weight_bits, max_length=options.cache_tokens)
+    options.formats()
     source = find_source(config)
     model: Any = source.model if source.graph is None else source.graph.model
     if getattr(model, "config", None) is None:
