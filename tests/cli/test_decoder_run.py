@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from served_models import tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from chop.cli.main import main
+from chop.nn.quantizers.mxint import MXInt
 
 SIZES = {
     "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -43,9 +45,36 @@ def test_the_engine_of_a_folder_generates_the_tokens_of_pytorch(folder, tmp_path
     assert (out / "decoder" / "memory.bin").stat().st_size > 0
 
 
+@pytest.mark.slow
+@pytest.mark.sim("verilator")
+def test_the_engine_packs_the_weights_of_a_quantised_checkpoint(folder, tmp_path):
+    rounded, out = tmp_path / "rounded", tmp_path / "out"
+    line = ["quantize", str(folder), "--format", "mxint4", "--type", "linear"]
+    assert main([*line, "--out", str(rounded)]) == 0
+    line = ["hw", str(rounded), "--decode", "--prompt", "The", "--new-tokens", "2"]
+    assert main([*line, "--out", str(out)]) == 0
+    assert len(json.loads((out / "result.json").read_text())["tokens"]) == 2
+    weight = LlamaForCausalLM.from_pretrained(folder).model.layers[0].mlp.down_proj.weight
+    expected = MXInt(4).quantize(weight.detach().double())
+    design = json.loads((out / "decoder" / "design.json").read_text())
+    address, _ = design["regions"]["0.down"]
+    image = np.fromfile(out / "decoder" / "memory.bin", dtype=np.uint8)[16 * address :]
+    exponents, packed = image[: expected.numel() // 32], image[16:]
+    values = mxint4_values(packed[: 16 * 16], exponents[:16])
+    scale = expected.flatten()[:512] / torch.from_numpy(values)
+    assert len(set(scale[~scale.isnan()].tolist())) == 1  # one power of two for all weights
+
+
+def mxint4_values(packed, exponents):
+    """Return the integers of blocks of 32 packed mantissas."""
+    nibbles = np.stack((packed & 15, packed >> 4), 1).reshape(-1, 32).astype(np.int64)
+    return (((nibbles ^ 8) - 8) << exponents[:, None].astype(np.int64)).reshape(-1)
+
+
 WRONG = {
     "no memory 'ddr5'. Did you mean 'ddr4'?": ["--decode", "--memory", "ddr5"],
     "weight_width must be one of (4, 8), got 3": ["--decode", "--weight-bits", "3"],
+    "residual_width must lie in 16 … 24, got 12": ["--decode", "--residual-bits", "12"],
     "max_length must lie in 1 … 16384, got 0": ["--decode", "--cache-tokens", "0"],
     "engine_mhz must be above 0, got 0": ["--decode", "--engine-mhz", "0"],
     "memory: this option is for a decode engine: give --decode too": ["--memory", "ddr4"],

@@ -31,6 +31,11 @@ class DecoderOptions:
     memory_width: Annotated[int, "Bits of a beat of memory."] = 128
     engine_mhz: Annotated[float, "Assumed clock of the engine, in MHz."] = 100.0
     weight_bits: Annotated[int, "Bits of MXINT weights, 4 or 8."] = 4
+    residual_bits: Annotated[
+        int | None,
+        "Bits of the residual stream, 16 to 24. Default: 16, or more if the activations of the "
+        "calibration tokens need it.",
+    ] = None
     cache_tokens: Annotated[int, "Tokens that the cache holds."] = 256
     prompt: Annotated[str, "Text that the engine continues."] = "Once upon a time"
     new_tokens: Annotated[int, "Tokens to generate."] = 8
@@ -38,6 +43,14 @@ class DecoderOptions:
     def __post_init__(self) -> None:
         if not self.engine_mhz > 0:
             raise ConfigError(f"engine_mhz must be above 0, got {self.engine_mhz:g}.")
+
+    def formats(self) -> DecodeOptions:
+        """Return the number formats and sizes of the integer model."""
+        return DecodeOptions(
+            self.weight_bits,
+            max_length=self.cache_tokens,
+            residual_width=self.residual_bits,
+        )
 
 
 @dataclass(frozen=True)
@@ -67,8 +80,7 @@ def build_decoder(
     timing = memory_timing(options.memory, options.memory_width, options.engine_mhz)
     weights = read_llama(model)
     progress("quantise")
-    formats = DecodeOptions(options.weight_bits, max_length=options.cache_tokens)
-    quantized = quantize_llama(weights, draw_tokens(model, prompt), formats)
+    quantized = quantize_llama(weights, draw_tokens(model, prompt), options.formats())
     design = design_engine(quantized, EngineOptions(options.memory_width, burst=16, queue=512))
     emit_engine(design, directory)
     requests = [DecodeRequest((prompt[0],), 1), DecodeRequest(tuple(prompt), options.new_tokens)]

@@ -6,11 +6,11 @@ import itertools
 from typing import Any
 
 from chop.actions.decoder_build import DecoderBuild, DecoderOptions, build_decoder
+from chop.actions.float_llama import float_llama
 from chop.cli.failures import SourceError, UsageError
 from chop.cli.session import Session
 from chop.cli.source import find_source, tokenizer_of
 from chop.dataset.tokenized import load_tokenizer
-from chop.hw.decode.decode_model import DecodeOptions
 from chop.hw.decode.llama_weights import read_shape
 from chop.hw.decode.memory_timing import memory_timing
 
@@ -21,18 +21,19 @@ def run_decoder(config: Any, session: Session) -> dict[str, Any]:
     """Build the engine, generate tokens in simulation and compare every logit with PyTorch."""
     options: DecoderOptions = config.decoder
     memory_timing(options.memory, options.memory_width, options.engine_mhz)
-    DecodeOptions(options.weight_bits, max_length=options.cache_tokens)
+    options.formats()
     source = find_source(config)
-    if source.model is None or getattr(source.model, "config", None) is None:
+    model: Any = source.model if source.graph is None else source.graph.model
+    if getattr(model, "config", None) is None:
         raise SourceError(f"model '{source.name}' is no Hugging Face Llama, as --decode needs it.")
-    read_shape(source.model.config)
+    read_shape(model.config)
     place = tokenizer_of(config, source)
     if place is None:
         raise UsageError(f"model '{source.name}' comes without a tokenizer: give --tokenizer.")
     tokenizer: Any = load_tokenizer(place, trust_remote_code=config.trust_remote_code)
     prompt = tokenizer(options.prompt).input_ids
     session.start_work()
-    model = source.model.float().eval()
+    model = model.float().eval() if source.graph is None else float_llama(source.graph)
     with session.console.progress("decode engine") as progress:
         steps = itertools.count(1)
         built = build_decoder(

@@ -29,6 +29,15 @@ def small_llama(seed=0, **sizes):
     return model
 
 
+def rounded_llama(number, **sizes):
+    """Return a random Llama whose matrices are numbers of a format."""
+    model = small_llama(**sizes)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.weight.data = number.quantize(module.weight.data)
+    return model
+
+
 def integer_llama(seed=0, *, sizes=None, **options):
     """Return a small Llama in integers."""
     model = small_llama(seed, **(sizes or {}))

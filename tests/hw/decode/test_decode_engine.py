@@ -103,6 +103,10 @@ VARIANTS = {
     "head of 96": {"sizes": {"head_dim": 96}},
     "one layer, odd vocabulary": {"sizes": {"num_hidden_layers": 1, "vocab_size": 37}},
     "other weights": {"seed": 5},
+    "residual of 16 bits": {"residual_width": 16},
+    "residual of 21 bits": {"residual_width": 21},
+    "residual of 24 bits, mxint8": {"residual_width": 24, "weight_width": 8},
+    "residual of 24 bits, hidden 512": {"residual_width": 24, "sizes": {"hidden_size": 512}},
 }  # fmt: skip
 
 
@@ -134,20 +138,20 @@ def test_every_memory_is_predicted(small, name):
 
 
 MUTANTS = {
-    "ties round up": ("shift_cast", "half_q && (rest_q || floor_q[0])", "half_q"),
-    "no saturation": ("shift_cast", "rounded > HIGH ? OUT_WIDTH'(HIGH)", "1'b0 ? OUT_WIDTH'(HIGH)"),
+    "ties round up": ("shift_cast", "&& (dropped_1_q[IN_WIDTH-2:0] != '0 || floor_1_q[0])", ""),
+    "no saturation": ("shift_cast", "high_1 != '0 && high_1 != '1", "1'b0"),
     "low half has a sign": ("block_dot", "i % 2 == 0 && is_wide", "1'b0"),
     "exponent of the vector": ("block_dot", "+ 5'(lanes_exponent)", "+ 5'd0"),
-    "sum is not cleared": ("block_dot", "first_q[4] ? '0 : acc_6_q", "acc_6_q"),
+    "sum is not cleared": ("block_dot", "first_q[5] ? '0 : acc_7_q", "acc_7_q"),
     "one exponent less": ("block_collector", "4'(i - 6)", "4'(i - 7)"),
     "lowest mantissa": ("block_collector", "rounded_1 < -16'sd127 ? -8'sd127", "1'b0 ? 8'sd0"),
     "rotation backwards": ("pair_rotator", "a_cos_q - b_sin_q", "a_cos_q + b_sin_q"),
-    "gate of the pair before": ("silu_gate", "valid_q[4] && !odd_q[4]", "valid_q[4] && odd_q[4]"),
+    "gate of the pair before": ("silu_gate", "valid_q[6] && !odd_q[6]", "valid_q[6] && odd_q[6]"),
     "fine table": ("weighted_values", "33'(coarse_q) * 33'(fine_q)", "{1'b0, coarse_q, 16'd0}"),
     "sums of the head before": ("weighted_values", "if (clear) for", "if (rst) for"),
     "reciprocal without Newton": ("weighted_values", "34'h2_0000_0000 - near_one_q",
                                   "34'h1_0000_0000"),
-    "no eps": ("decode_engine", "<< GUARD) + EPS", "<< GUARD)"),
+    "no eps": ("decode_engine", "<< RAISED) + EPS", "<< RAISED)"),
     "largest score": ("decode_engine", "!has_score_q || element > largest_q", "1'b1"),
     "last of equal logits": ("decode_engine", "element > best_q", "element >= best_q"),
     "no fence": ("decode_engine", "!fetched_q.fence ||", "1'b1 ||"),

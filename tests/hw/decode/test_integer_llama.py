@@ -1,20 +1,24 @@
 """Integer Llama in PyTorch: equal to plain integers, and close to the float model."""
 
+import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 import torch
-from decode_models import integer_llama, small_llama
+from decode_models import integer_llama, rounded_llama, small_llama
 
 from chop.errors import ConfigError
 from chop.hw.decode.block_codes import TOP_EXPONENT, cast, matrix_blocks, vector_blocks
-from chop.hw.decode.decode_model import DecodeOptions, quantize_llama
+from chop.hw.decode.decode_model import MATRICES, DecodeOptions, quantize_llama
 from chop.hw.decode.integer_llama import IntegerLlama, generate, pick
-from chop.hw.decode.llama_weights import float_logits, read_llama, read_shape
+from chop.hw.decode.llama_weights import float_logits, read_llama, read_shape, score_scale
 from chop.hw.decode.plain_weights import plain_weights
+from chop.hw.decode.residual_norm import guard_bits, normalise
 from chop.hw.reference.plain_llama import PlainLlama, inverse_root, to_16_bits, to_blocks
-from chop.nn.quantizers.arithmetic import tables
+from chop.nn.quantizers.arithmetic import norm, tables
+from chop.nn.quantizers.integer import Integer
 from chop.nn.quantizers.mxint import MXInt
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -91,9 +95,16 @@ def test_inverse_roots_of_the_plain_reference_are_those_of_the_tables():
     assert [inverse_root(n) for n in numbers] == list(zip(r.tolist(), k.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("width", [4, 8])
-def test_logits_are_those_of_plain_integers(width):
-    model = integer_llama(weight_width=width)
+RESIDUALS = [(4, None, 64), (8, None, 64), (4, 16, 64), (8, 20, 64), (4, 24, 64), (4, 24, 512)]
+
+
+@pytest.mark.parametrize(("width", "residual", "hidden"), RESIDUALS)
+def test_logits_are_those_of_plain_integers(width, residual, hidden):
+    model = integer_llama(
+        sizes={"hidden_size": hidden}, weight_width=width, residual_width=residual
+    )
+    assert residual in (None, model.residual_width)
+    assert (model.guard < 0) == (hidden == 512)
     generated = generate(model, PROMPT, 6)
     plain = PlainLlama(plain_weights(model))
     logits = [plain.step(token) for token in (PROMPT + generated.tokens)[:-1]]
@@ -124,6 +135,65 @@ def test_eight_bit_logits_are_close_to_the_float_model():
     assert float(error.std() / exact.std()) < 0.05  # 8-bit mantissas: about 0.03
 
 
+@pytest.mark.parametrize("width", [4, 8])
+def test_packing_keeps_every_mxint_number(width):
+    """Exponents may exceed what the largest mantissa of a block needs, as after GPTQ."""
+    generator, limit = torch.manual_seed(0), (1 << (width - 1)) - 1
+    mantissas = torch.randint(-limit, limit + 1, (64, 4, 32), generator=generator)
+    mantissas[:8] //= 2
+    exponents = torch.randint(-20, -20 + TOP_EXPONENT - width, (64, 4, 1), generator=generator)
+    weight = (mantissas * 2.0**exponents).flatten(1).double()
+    packed = matrix_blocks(weight, width, 32)
+    assert torch.equal(packed.blocks.codes * 2.0**-packed.frac_width, weight)
+
+
+@pytest.mark.parametrize("head_dim", [32, 64, 96])
+@pytest.mark.parametrize("width", [4, 8])
+def test_rounded_weights_of_a_llama_are_packed_unchanged(width, head_dim):
+    weights = read_llama(rounded_llama(MXInt(width), head_dim=head_dim))
+    model = quantize_llama(weights, torch.arange(8), DecodeOptions(width, max_length=16))
+    pairs = [(weights.head, model.head)]
+    for ours, theirs in zip(weights.layers, model.layers, strict=True):
+        pairs += [(getattr(ours, name), theirs.matrices[name]) for name in MATRICES]
+    for weight, packed in pairs:
+        assert torch.equal(packed.blocks.codes * 2.0**-packed.frac_width, weight)
+
+
+@pytest.mark.parametrize("head_dim", [1, 2, 32, 48, 64, 96, 128])
+def test_the_factor_of_scores_is_a_power_of_two_and_a_square(head_dim):
+    power, root = score_scale(head_dim)
+    assert math.frexp(power)[0] == 0.5
+    assert 0.5**0.5 <= root <= 1
+    assert power * root**2 == pytest.approx(head_dim**-0.5)
+
+
+def test_the_residual_stream_is_as_wide_as_the_calibration_tokens_need():
+    """A loud element makes the step larger, until the others have too few steps."""
+    weights, tokens = read_llama(small_llama()), torch.arange(8)
+    widths, first = [], weights.layers[0]
+    for factor in (1.0, 1000.0, 1e5):
+        down = first.down.clone()
+        down[5] *= factor
+        layers = (replace(first, down=down), *weights.layers[1:])
+        widths.append(quantize_llama(replace(weights, layers=layers), tokens).residual_width)
+    assert widths[0] == 16 < widths[1] < widths[2] == 24
+
+
+def test_norms_that_need_more_than_62_bits_are_refused():
+    message = "norms of 8192 elements of 24 bits with eps = 1e-05 need sums of more than 62 bits"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        guard_bits(Integer(24, 4), 8192, 1e-5)
+
+
+@pytest.mark.parametrize("size", [64, 100, 576, 2048])
+def test_norms_of_16_bits_are_those_of_integer_arithmetic(size):
+    number, eps = Integer(16, 8), 1e-5
+    codes = torch.randint(-3000, 3000, (5, size), generator=torch.manual_seed(size))
+    expected = norm.normalise_codes(codes, number, eps, is_centred=False)
+    guard = guard_bits(number, size, eps)
+    assert torch.equal(normalise(codes, number, eps, guard), expected)
+
+
 def test_the_first_of_equal_logits_is_picked():
     assert pick(torch.tensor([1, 7, 7, -3])) == 1
 
@@ -149,6 +219,7 @@ OPTIONS = {
     "weight_width must be one of (4, 8), got 5": {"weight_width": 5},
     "block must be a power of two, got 24": {"block": 24},
     "max_length must lie in 1 … 16384, got 0": {"max_length": 0},
+    "residual_width must lie in 16 … 24, got 25": {"residual_width": 25},
     "intermediate = 96 is not a multiple of the block of 64": {"block": 64},
 }
 

@@ -19,8 +19,6 @@ from chop.nn.quantizers.powers import floor_log2
 
 WIDTH = 16
 """Bits of an element of a vector."""
-HIGHEST = (1 << (WIDTH - 1)) - 1
-LOWEST = -HIGHEST - 1
 MANTISSA = 8
 """Bits of an MXINT8 mantissa."""
 TOP_EXPONENT = 15
@@ -97,14 +95,15 @@ def multiply(matrix: BlockCodes, vector: BlockCodes) -> Tensor:
     return (sums.to(torch.int64) << shifts).sum(-1)
 
 
-def cast(codes: Tensor, dropped: int) -> Tensor:
-    """Return codes / 2**dropped, rounded half to even and saturated to 16 bits.
+def cast(codes: Tensor, dropped: int, width: int = WIDTH) -> Tensor:
+    """Return codes / 2**dropped, rounded half to even and saturated to `width` bits.
 
     >>> cast(torch.tensor([1, 3, 5, -3, 1 << 40]), 1).tolist()
     [0, 2, 2, -2, 32767]
     """
+    high = (1 << (width - 1)) - 1
     if dropped == 0:
-        return codes.clamp(LOWEST, HIGHEST)
+        return codes.clamp(~high, high)
     is_odd = (codes >> dropped) & 1
     rounded = (codes + ((1 << (dropped - 1)) - 1) + is_odd) >> dropped
-    return rounded.clamp(LOWEST, HIGHEST)
+    return rounded.clamp(~high, high)

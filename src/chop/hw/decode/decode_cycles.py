@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from chop.hw.decode.decode_emit import DecodeDesign
 from chop.hw.decode.decode_program import ROOT_WAIT, DecodeInstruction, DecodeOp, To
 from chop.hw.decode.decode_sim import DecodeRequest
 from chop.hw.decode.memory_timing import MemoryModel, MemoryTiming
 
-ELEMENT_DELAY = 8
+ELEMENT_DELAY = 10
 """Cycles of `block_dot.sv` from the last beat of a row to its element."""
-ROTATOR_DELAY = 4
+ROTATOR_DELAY = 5
 COLLECTOR_DELAY = 3
 CODE_WIDTH = 16
 
@@ -131,6 +132,8 @@ class _Collector:
 class _Walker:
     """Registers of the program counter that feeds the reader."""
 
+    waits: ClassVar = {"fetch": "load", "load": "offer"}
+
     def __init__(self, engine: _Engine) -> None:
         self.engine = engine
         self.state, self.pc, self.caches = "idle", 0, 0
@@ -151,8 +154,8 @@ class _Walker:
 
     def step(self, accepted: bool, starts: bool) -> None:
         """Advance one cycle."""
-        if self.state == "fetch":
-            self.state = "offer"
+        if self.state in self.waits:
+            self.state = self.waits[self.state]
         elif self.state == "offer":
             if self.engine.is_over(self.pc):
                 self.state = "idle"
@@ -176,7 +179,11 @@ class _Engine:
         self.state, self.pc, self.tail, self.code, self.left = "idle", 0, 0, 0, 0
         self.token = self.position = self.caches = 0
         self.needs_logits = self.is_generating = False
-        self.codes = design.options.data_width // CODE_WIDTH
+        width = design.options.data_width
+        self.codes = {
+            DecodeOp.EMBED: width // design.model.embedding_width,
+            DecodeOp.NORM: width // CODE_WIDTH,
+        }
         lanes = design.options.data_width // design.model.options.weight_width
         self.block_beats = design.model.options.block // lanes
         self.phases: Counter[str] = Counter()
@@ -223,8 +230,9 @@ class _Engine:
         """Return whether a beat leaves the queue."""
         if self.state != "run" or not self.reader.count:
             return False
-        if self.program[self.pc].op in (DecodeOp.EMBED, DecodeOp.NORM):
-            self.code = (self.code + 1) % self.codes
+        codes = self.codes.get(self.program[self.pc].op)
+        if codes is not None:
+            self.code = (self.code + 1) % codes
             return self.code == 0
         return True
 
@@ -244,8 +252,8 @@ class _Engine:
     def _advance(self, pop: bool) -> None:
         """Advance the state of the sequencer."""
         state = self.state
-        if state == "fetch":
-            self.state = "begin"
+        if state in ("fetch", "load"):
+            self.state = "load" if state == "fetch" else "begin"
         elif state == "begin":
             self._begin()
         elif state == "root":

@@ -10,11 +10,11 @@ from typing import Any
 from chop.hw.decode.decode_model import DecodeModel
 from chop.hw.decode.decode_program import DecodeInstruction, build_program, program_words
 from chop.hw.decode.memory_image import MemoryImage, build_image, row_beats
+from chop.hw.decode.residual_norm import eps_code
 from chop.hw.design.component import Memory
 from chop.hw.design.memories import memory_text
 from chop.hw.sim.emit import write_files
 from chop.nn.quantizers.arithmetic.integer_softmax import exponential_tables
-from chop.nn.quantizers.arithmetic.norm import eps_code, guard_bits
 from chop.nn.quantizers.arithmetic.tables import reciprocal_table, root_table
 
 RTL = Path(__file__).parent / "rtl"
@@ -87,6 +87,7 @@ class DecodeDesign:
             "WEIGHT_WIDTH": self.model.options.weight_width,
             "BLOCK": self.model.options.block,
             "HIDDEN": shape.hidden,
+            "RESIDUAL": self.model.residual_width,
             "HEAD_DIM": shape.head_dim,
             "VECTOR": max(shape.hidden, shape.intermediate, shape.heads * shape.head_dim),
             "MAX_LENGTH": self.model.options.max_length,
@@ -94,8 +95,8 @@ class DecodeDesign:
             "INSTRUCTIONS": len(self.program),
             "EMBEDDING_BEATS": beats["embedding"],
             "ROTATION_BEATS": beats["rotations"],
-            "GUARD": guard_bits(shape.hidden),
-            "EPS": f"62'd{eps_code(shape.eps, shape.hidden, frac)}",
+            "GUARD": self.model.guard,
+            "EPS": f"62'd{eps_code(shape.eps, shape.hidden, frac, self.model.guard)}",
             "SILU_LOW_BITS": silu.low_bits,
             "SILU_BASE_WIDTH": _signed_bits(silu.bases),
             "SILU_SLOPE_WIDTH": _signed_bits(silu.slopes),
@@ -106,10 +107,15 @@ class DecodeDesign:
         }
 
 
-def design_engine(model: DecodeModel, options: EngineOptions | None = None) -> DecodeDesign:
-    """Return the engine of a model: its memory image and its program."""
+def design_engine(
+    model: DecodeModel, options: EngineOptions | None = None, *, is_filled: bool = True
+) -> DecodeDesign:
+    """Return the engine of a model: its memory image and its program.
+
+    `is_filled` is false for a model that has shapes and no weights (`decode_shape`).
+    """
     options = options or EngineOptions()
-    image = build_image(model, options.data_width)
+    image = build_image(model, options.data_width, is_filled=is_filled)
     return DecodeDesign(model, options, image, build_program(model, image))
 
 
@@ -126,7 +132,8 @@ def emit_engine(design: DecodeDesign, directory: Path) -> Path:
         "design.json": json.dumps(describe(design), indent=1) + "\n",
     }
     write_files(directory, files)
-    (directory / IMAGE).write_bytes(design.image.tobytes())
+    if design.image.is_filled:
+        (directory / IMAGE).write_bytes(design.image.tobytes())
     return directory
 
 

@@ -1,7 +1,7 @@
 """Integer Llama: its packed weights and the fixed-point formats of its vectors.
 
 Vectors between the steps of a token have 16 bits and a static number of fractional bits, chosen
-on calibration tokens. Matrices multiply MXINT8 vectors.
+on calibration tokens. The residual stream may be wider. Matrices multiply MXINT8 vectors.
 """
 
 from __future__ import annotations
@@ -13,9 +13,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from chop.errors import ConfigError
-from chop.hw.decode.block_codes import HIGHEST, LOWEST, WIDTH, BlockMatrix, matrix_blocks
-from chop.hw.decode.llama_weights import LayerWeights, LlamaShape, LlamaWeights, float_logits
-from chop.nn.quantizers.arithmetic import norm
+from chop.hw.decode.block_codes import WIDTH, BlockMatrix, matrix_blocks
+from chop.hw.decode.llama_weights import (
+    LayerWeights,
+    LlamaShape,
+    LlamaWeights,
+    float_logits,
+    rotations,
+)
+from chop.hw.decode.residual_norm import guard_bits
 from chop.nn.quantizers.arithmetic.function import Lines, fit_lines
 from chop.nn.quantizers.integer import Integer
 
@@ -25,6 +31,10 @@ HEADROOM = 1
 The residual stream has none: its small elements need the bit more. (With one, the perplexity of
 llama-imdb rose by 2.6 % in an emulation in floating point.)
 """
+RESIDUAL_WIDTHS = range(16, 25)
+"""Bits of an element of the residual stream."""
+RESIDUAL_STEPS = 64
+"""Least steps of the residual stream in the typical size of its elements, after each layer."""
 FRAC_WIDTHS = range(25)
 """Fractional bits of a vector."""
 LEAST_SCORE_FRAC = 5
@@ -42,8 +52,15 @@ class DecodeOptions:
     weight_width: int = 4
     block: int = 32
     max_length: int = 512
+    residual_width: int | None = None
+    """Bits of the residual stream; None: 16, or more if the calibration tokens need it."""
 
     def __post_init__(self) -> None:
+        if self.residual_width is not None and self.residual_width not in RESIDUAL_WIDTHS:
+            raise ConfigError(
+                f"decode: residual_width must lie in {RESIDUAL_WIDTHS[0]} … {RESIDUAL_WIDTHS[-1]}, "
+                f"got {self.residual_width}."
+            )
         if self.weight_width not in WEIGHT_WIDTHS:
             raise ConfigError(
                 f"decode: weight_width must be one of {WEIGHT_WIDTHS}, got {self.weight_width}."
@@ -87,12 +104,23 @@ class DecodeModel:
     norm: NormCodes
     head: BlockMatrix
     fracs: dict[str, int]
+    residual_width: int
     silu: Lines = field(repr=False)
 
     @property
     def hidden_format(self) -> Integer:
         """Format of the residual stream."""
-        return Integer(WIDTH, self.fracs["hidden"])
+        return Integer(self.residual_width, self.fracs["hidden"])
+
+    @property
+    def embedding_width(self) -> int:
+        """Bits of a code of the embedding in memory."""
+        return WIDTH if self.residual_width == WIDTH else 2 * WIDTH
+
+    @property
+    def guard(self) -> int:
+        """Guard bits of the norms."""
+        return guard_bits(self.hidden_format, self.shape.hidden, self.shape.eps)
 
     @property
     def score_format(self) -> Integer:
@@ -108,9 +136,10 @@ def quantize_llama(
     `calibration` has rows of tokens. Larger vectors than theirs may saturate: use enough of them.
     """
     options = options or DecodeOptions()
-    _check_sizes(weights.shape, options)
-    largest = _observe(weights, calibration)
-    fracs = _shared_fracs(largest)
+    check_sizes(weights.shape, options)
+    largest, typical = _observe(weights, calibration)
+    residual_width = options.residual_width or _residual_width(largest["hidden"], typical)
+    fracs = _shared_fracs(largest, residual_width)
     head = _matrix(weights.head, options)
     fracs["x"] = _frac(largest["x"])
     fracs["logits"] = min(_frac(largest["logits"]), fracs["x"] + head.frac_width)
@@ -119,24 +148,28 @@ def quantize_llama(
         for i, layer in enumerate(weights.layers)
     )
     number = Integer(WIDTH, fracs["gate"])
-    return DecodeModel(
+    model = DecodeModel(
         shape=weights.shape,
         options=options,
-        embedding=_codes(weights.embedding, fracs["hidden"]),
-        rotations=_rotations(weights.angles, options.max_length),
+        embedding=_codes(weights.embedding, fracs["hidden"], residual_width),
+        rotations=_codes(rotations(weights, options.max_length), ROTATION_FRAC),
         layers=layers,
         norm=_norm_codes(weights.norm),
         head=head,
         fracs=fracs,
+        residual_width=residual_width,
         silu=fit_lines(functional.silu, number, number),
     )
+    _ = model.guard  # raises if the norm's sums are too wide
+    return model
 
 
 _LAYER_VECTORS = ("x_1", "query", "key", "value", "attended", "x_2", "up", "middle")
 _SHARED = ("hidden", "scores", "gate")
 
 
-def _check_sizes(shape: LlamaShape, options: DecodeOptions) -> None:
+def check_sizes(shape: LlamaShape, options: DecodeOptions) -> None:
+    """Raise if blocks or heads do not divide the sizes of a model."""
     sizes = {n: getattr(shape, n) for n in ("hidden", "intermediate", "head_dim")}
     for name, size in sizes.items():
         if size % options.block:
@@ -145,38 +178,51 @@ def _check_sizes(shape: LlamaShape, options: DecodeOptions) -> None:
             )
     if shape.heads % shape.kv_heads:
         raise ConfigError(f"decode: {shape.heads} heads in {shape.kv_heads} groups.")
-    norm.check_settings(Integer(WIDTH, 0), shape.hidden, 0.0, is_centred=False)
 
 
-def _observe(weights: LlamaWeights, calibration: Tensor) -> dict[str, float]:
-    """Return the largest magnitude of each vector on the calibration tokens."""
+def _observe(weights: LlamaWeights, calibration: Tensor) -> tuple[dict[str, float], float]:
+    """Return the largest magnitude of each vector, and the typical size of the residual stream.
+
+    The typical size is the median over tokens of the median element, where it is smallest.
+    """
     if calibration.ndim not in (1, 2) or not calibration.numel():
         raise ConfigError(
             "decode: calibration tokens must be one row or several, got shape "
             f"{tuple(calibration.shape)}."
         )
     largest: dict[str, float] = {}
+    sizes: list[float] = []
 
     def observe(name: str, x: Tensor) -> None:
         shared = name.rpartition(".")[2]
+        if shared == "hidden":
+            sizes.append(float(x.abs().median()))
         for key in {name, shared}:
             largest[key] = max(largest.get(key, 0.0), float(x.abs().max()))
 
     for row in calibration.reshape(-1, calibration.shape[-1]):
         float_logits(weights, row, observe)
-    return largest
+    return largest, min(sizes)
 
 
-def _frac(largest: float, headroom: int = HEADROOM) -> int:
-    """Return the most fractional bits of 16-bit codes of numbers up to `largest`."""
+def _frac(largest: float, headroom: int = HEADROOM, width: int = WIDTH) -> int:
+    """Return the most fractional bits of codes of `width` bits of numbers up to `largest`."""
     exponent = int(torch.frexp(torch.tensor(largest, dtype=torch.float64))[1]) if largest else 0
-    bits = WIDTH - 1 - headroom - exponent
+    bits = width - 1 - headroom - exponent
     return min(max(bits, FRAC_WIDTHS[0]), FRAC_WIDTHS[-1])
 
 
-def _shared_fracs(largest: dict[str, float]) -> dict[str, int]:
+def _residual_width(largest: float, typical: float) -> int:
+    """Return the fewest bits with which the typical element has `RESIDUAL_STEPS` steps."""
+    for width in RESIDUAL_WIDTHS:
+        if typical * 2.0 ** _frac(largest, 0, width) >= RESIDUAL_STEPS:
+            return width
+    return RESIDUAL_WIDTHS[-1]
+
+
+def _shared_fracs(largest: dict[str, float], residual_width: int) -> dict[str, int]:
     fracs = {name: _frac(largest[name]) for name in _SHARED}
-    fracs["hidden"] = _frac(largest["hidden"], headroom=0)
+    fracs["hidden"] = _frac(largest["hidden"], 0, residual_width)
     fracs["scores"] = max(fracs["scores"], LEAST_SCORE_FRAC)
     return fracs
 
@@ -196,18 +242,14 @@ def _matrix(weight: Tensor, options: DecodeOptions) -> BlockMatrix:
     return matrix_blocks(weight, options.weight_width, options.block)
 
 
-def _codes(values: Tensor, frac_width: int) -> Tensor:
-    return (values * 2.0**frac_width).round().clamp(LOWEST, HIGHEST).to(torch.int64)
+def _codes(values: Tensor, frac_width: int, width: int = WIDTH) -> Tensor:
+    high = (1 << (width - 1)) - 1
+    return (values * 2.0**frac_width).round().clamp(~high, high).to(torch.int64)
 
 
 def _norm_codes(weight: Tensor) -> NormCodes:
     frac_width = _frac(float(weight.abs().max()), headroom=0)
     return NormCodes(_codes(weight, frac_width), frac_width)
-
-
-def _rotations(angles: Tensor, positions: int) -> Tensor:
-    turns = torch.arange(positions).double()[:, None] * angles
-    return _codes(torch.stack((turns.cos(), turns.sin()), -1), ROTATION_FRAC)
 
 
 def weight_bits(model: DecodeModel) -> int:

@@ -13,13 +13,13 @@ from chop.hw.decode.memory_image import MemoryImage, head_beats
 from chop.nn.quantizers.arithmetic.norm import Z_FRAC
 from chop.nn.quantizers.arithmetic.tables import RECIPROCAL_FRAC
 
-FINISH_WAIT = 16
+FINISH_WAIT = 20
 """Cycles of `decode_engine.sv` from the last value to the first result."""
-ROOT_WAIT = 12
+ROOT_WAIT = 16
 """Cycles of `decode_engine.sv` from the residual stream to its inverse root."""
-DOT_TAIL = 14
+DOT_TAIL = 16
 """Cycles from the last beat of a matrix until its last element is used."""
-POST_TAIL = 12
+POST_TAIL = 16
 """More cycles for the rotation or the gate."""
 COLLECT_TAIL = 8
 """More cycles for a block, besides its size."""

@@ -1,8 +1,9 @@
 """Decode step of an integer Llama in PyTorch: the definition that the engine computes.
 
 All products and sums are exact integers. Each result is rounded half to even and saturated to 16
-bits. Norm, softmax and SiLU are those of `arithmetic = "integer"`. The softmax is not rounded by
-itself: exponentials weigh the values, and the sum is multiplied by the reciprocal once.
+bits, or to the width of the residual stream if it is added there. Norm, softmax and SiLU are those
+of `arithmetic = "integer"`. The softmax is not rounded by itself: exponentials weigh the values,
+and the sum is multiplied by the reciprocal once.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.hw.decode.block_codes import BlockCodes, cast, multiply, vector_blocks
+from chop.hw.decode.block_codes import WIDTH, BlockCodes, cast, multiply, vector_blocks
 from chop.hw.decode.decode_model import ROTATION_FRAC, DecodeModel, LayerCodes, NormCodes
-from chop.nn.quantizers.arithmetic import norm
+from chop.hw.decode.residual_norm import normalise
 from chop.nn.quantizers.arithmetic.function import line_codes
 from chop.nn.quantizers.arithmetic.integer_softmax import exponential
+from chop.nn.quantizers.arithmetic.norm import Z_FRAC
 from chop.nn.quantizers.arithmetic.tables import RECIPROCAL_FRAC, reciprocal
 
 
@@ -86,30 +88,42 @@ class IntegerLlama:
     def _layer(
         self, layer: LayerCodes, cache: LayerCache, hidden: Tensor, rotation: Tensor
     ) -> Tensor:
-        fracs, shared = layer.fracs, self.model.fracs
+        fracs = layer.fracs
         x = self._norm(hidden, layer.norm_1, fracs["x_1"])
         key = rotate(self._product(layer, "key", x, "x_1", fracs["key"]), rotation)
         value = self._product(layer, "value", x, "x_1", fracs["value"])
         query = rotate(self._product(layer, "query", x, "x_1", fracs["query"]), rotation)
         cache.append(self._heads(key), self._heads(value))
         attended = self._attend(layer, cache, self._heads(query))
-        out = self._product(layer, "output", attended, "attended", shared["hidden"])
-        hidden = cast(hidden + out, 0)
+        hidden = self._add(layer, "output", attended, "attended", hidden)
         x = self._norm(hidden, layer.norm_2, fracs["x_2"])
         middle = self._blocks(self._gated(layer, x))
-        return cast(hidden + self._product(layer, "down", middle, "middle", shared["hidden"]), 0)
+        return self._add(layer, "down", middle, "middle", hidden)
+
+    def _add(
+        self, layer: LayerCodes, name: str, x: BlockCodes, source: str, hidden: Tensor
+    ) -> Tensor:
+        """Return the residual stream with a product added."""
+        width, frac = self.model.residual_width, self.model.fracs["hidden"]
+        return cast(hidden + self._product(layer, name, x, source, frac, width), 0, width)
 
     def _norm(self, hidden: Tensor, weight: NormCodes, frac: int) -> BlockCodes:
         number, eps = self.model.hidden_format, self.model.shape.eps
-        z = norm.normalise_codes(hidden, number, eps, is_centred=False)
-        return self._blocks(cast(z * weight.codes, norm.Z_FRAC + weight.frac_width - frac))
+        z = normalise(hidden, number, eps, self.model.guard)
+        return self._blocks(cast(z * weight.codes, Z_FRAC + weight.frac_width - frac))
 
     def _product(
-        self, layer: LayerCodes, name: str, x: BlockCodes, source: str, frac: int
+        self,
+        layer: LayerCodes,
+        name: str,
+        x: BlockCodes,
+        source: str,
+        frac: int,
+        width: int = WIDTH,
     ) -> Tensor:
         matrix = layer.matrices[name]
         exact = multiply(matrix.blocks, x)
-        return cast(exact, layer.fracs[source] + matrix.frac_width - frac)
+        return cast(exact, layer.fracs[source] + matrix.frac_width - frac, width)
 
     def _gated(self, layer: LayerCodes, x: BlockCodes) -> Tensor:
         fracs, shared, lines = layer.fracs, self.model.fracs, self.model.silu

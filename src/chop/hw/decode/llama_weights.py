@@ -1,12 +1,14 @@
 """Float weights of a Llama in the order in which the engine uses them, and its float model.
 
 Two rewrites change no result. Rows of the query and key projections are reordered, so that the two
-elements that the rotary embedding rotates together are neighbours. The query projection includes
-the factor 1 / sqrt(head_dim).
+elements that the rotary embedding rotates together are neighbours. The factor 1 / sqrt(head_dim)
+of the scores is split: the query projection includes its power of two, and cosines and sines the
+root of the rest. A power of two keeps weights that are MXINT numbers already.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +58,11 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class LlamaWeights:
-    """Weights of a Llama, and the rotation per position of each pair of elements, in radians."""
+    """Weights of a Llama.
+
+    `angles`: rotation per position of each pair of elements, in radians. `rotation_scale`: factor
+    of their cosines and sines.
+    """
 
     shape: LlamaShape
     embedding: Tensor
@@ -64,6 +70,7 @@ class LlamaWeights:
     norm: Tensor
     head: Tensor
     angles: Tensor
+    rotation_scale: float
 
 
 def read_llama(model: Any) -> LlamaWeights:
@@ -81,6 +88,7 @@ def read_llama(model: Any) -> LlamaWeights:
         _double(inner.norm),
         _double(model.lm_head),
         rotary.inv_freq.detach().double(),
+        score_scale(shape.head_dim)[1],
     )
 
 
@@ -107,6 +115,17 @@ def read_shape(config: Any) -> LlamaShape:
     )
 
 
+def score_scale(head_dim: int) -> tuple[float, float]:
+    """Return (a, b): a is a power of two, b from sqrt(0.5) to 1, a * b**2 = 1 / sqrt(head_dim).
+
+    >>> score_scale(64), score_scale(16)
+    ((0.125, 1.0), (0.25, 1.0))
+    """
+    scale = head_dim**-0.5
+    power = 2.0 ** math.ceil(math.log2(scale))
+    return power, math.sqrt(scale / power)
+
+
 def _double(module: Any) -> Tensor:
     weight: Tensor = module.weight
     return weight.detach().double()
@@ -119,7 +138,7 @@ def _layer(layer: Any, shape: LlamaShape) -> LayerWeights:
         norm_1=_double(layer.input_layernorm),
         key=_pairs(_double(attention.k_proj), shape.head_dim),
         value=_double(attention.v_proj),
-        query=query * shape.head_dim**-0.5,
+        query=query * score_scale(shape.head_dim)[0],
         output=_double(attention.o_proj),
         norm_2=_double(layer.post_attention_layernorm),
         gate=_double(mlp.gate_proj),
@@ -153,7 +172,7 @@ def _float_layer(weights: LlamaWeights, layer: LayerWeights, h: Tensor, observe:
     query, key, value = (x @ w.T for w in (layer.query, layer.key, layer.value))
     for name, t in (("query", query), ("key", key), ("value", value)):
         observe(name, t)
-    query, key = (_rotate(t, weights.angles, shape.head_dim) for t in (query, key))
+    query, key = (_rotate(t, weights) for t in (query, key))
     for name, t in (("query", query), ("key", key)):
         observe(name, t)
     attended = _attend(query, key, value, shape, observe)
@@ -174,11 +193,16 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 
-def _rotate(x: Tensor, angles: Tensor, head_dim: int) -> Tensor:
-    turns = torch.arange(len(x)).double()[:, None, None] * angles
-    pairs = x.reshape(len(x), -1, head_dim // 2, 2)
+def rotations(weights: LlamaWeights, positions: int) -> Tensor:
+    """Return scaled cosines and sines, as (positions, pairs, 2)."""
+    turns = torch.arange(positions).double()[:, None] * weights.angles
+    return torch.stack((turns.cos(), turns.sin()), -1) * weights.rotation_scale
+
+
+def _rotate(x: Tensor, weights: LlamaWeights) -> Tensor:
+    pairs = x.reshape(len(x), -1, weights.shape.head_dim // 2, 2)
     first, second = pairs.unbind(-1)
-    cos, sin = turns.cos(), turns.sin()
+    cos, sin = rotations(weights, len(x))[:, None].unbind(-1)
     rotated = torch.stack((first * cos - second * sin, second * cos + first * sin), -1)
     return rotated.reshape(x.shape)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from chop.errors import ConfigError
-from chop.hw.decode.block_codes import BlockCodes, BlockMatrix
+from chop.hw.decode.block_codes import WIDTH, BlockCodes, BlockMatrix
 from chop.hw.decode.decode_model import DecodeModel
 
 Bytes = npt.NDArray[np.uint8]
@@ -40,12 +40,23 @@ class MemoryImage:
     regions: dict[str, Region] = field(default_factory=dict)
     beats: int = 0
 
-    def add(self, name: str, content: Bytes) -> None:
-        """Append a region; the last beat is filled with zeros."""
-        beats = -(-content.size // (self.data_width // 8))
-        padded = np.zeros(beats * self.data_width // 8, dtype=np.uint8)
-        padded[: content.size] = content
-        self.parts.append(padded)
+    is_filled: bool = True
+    """False: regions have sizes and no bytes, as for a model without weights."""
+
+    def add_codes(self, name: str, codes: Tensor, rows: int = 1, width: int = WIDTH) -> None:
+        """Append a region of codes of `width` bits; each row is filled to whole beats."""
+        beats = rows * -(-(codes.numel() // rows) * width // self.data_width)
+        if self.is_filled:
+            self.parts.append(_rows(_words(codes, width), rows, self.data_width))
+        self.reserve(name, beats)
+
+    def add_matrix(self, name: str, matrix: BlockMatrix) -> None:
+        """Append a region of a packed matrix."""
+        blocks, bits = matrix.blocks.exponents.numel(), matrix.width
+        beats = blocks * matrix.blocks.mantissas.shape[-1] * bits // self.data_width
+        beats += -(-blocks // (self.data_width // 8))
+        if self.is_filled:
+            self.parts.append(pack_matrix(matrix, self.data_width))
         self.reserve(name, beats)
 
     def reserve(self, name: str, beats: int) -> None:
@@ -58,22 +69,25 @@ class MemoryImage:
         return b"".join(part.tobytes() for part in self.parts)
 
 
-def build_image(model: DecodeModel, data_width: int) -> MemoryImage:
-    """Return the memory image of `model` for beats of `data_width` bits."""
+def build_image(model: DecodeModel, data_width: int, *, is_filled: bool = True) -> MemoryImage:
+    """Return the memory image of `model` for beats of `data_width` bits.
+
+    With `is_filled` false it has regions and no bytes.
+    """
     check_width(model, data_width)
-    image = MemoryImage(data_width)
-    image.add("embedding", _words(model.embedding))
-    image.add("rotations", _rows(_words(model.rotations), len(model.rotations), data_width))
+    image = MemoryImage(data_width, is_filled=is_filled)
+    image.add_codes("embedding", model.embedding, width=model.embedding_width)
+    image.add_codes("rotations", model.rotations, len(model.rotations))
     for index, layer in enumerate(model.layers):
-        image.add(f"{index}.norm_1", _words(layer.norm_1.codes))
+        image.add_codes(f"{index}.norm_1", layer.norm_1.codes)
         for name in ("key", "value", "query", "output"):
-            image.add(f"{index}.{name}", pack_matrix(layer.matrices[name], data_width))
-        image.add(f"{index}.norm_2", _words(layer.norm_2.codes))
+            image.add_matrix(f"{index}.{name}", layer.matrices[name])
+        image.add_codes(f"{index}.norm_2", layer.norm_2.codes)
         gate, up = (layer.matrices[name] for name in ("gate", "up"))
-        image.add(f"{index}.gate_up", pack_matrix(interleave(gate, up), data_width))
-        image.add(f"{index}.down", pack_matrix(layer.matrices["down"], data_width))
-    image.add("norm", _words(model.norm.codes))
-    image.add("head", pack_matrix(model.head, data_width))
+        image.add_matrix(f"{index}.gate_up", interleave(gate, up))
+        image.add_matrix(f"{index}.down", layer.matrices["down"])
+    image.add_codes("norm", model.norm.codes)
+    image.add_matrix("head", model.head)
     for index in range(len(model.layers)):
         for name in ("keys", "values"):
             image.reserve(f"{index}.{name}", model.shape.kv_heads * head_beats(model, data_width))
@@ -140,9 +154,9 @@ def _pack(mantissas: npt.NDArray[np.int64], width: int) -> Bytes:
     return (nibbles[:, 0::2] | (nibbles[:, 1::2] << 4)).astype(np.uint8)
 
 
-def _words(codes: Tensor) -> Bytes:
-    """Return 16-bit codes as little-endian bytes."""
-    return codes.reshape(-1).numpy().astype("<i2").view(np.uint8)
+def _words(codes: Tensor, width: int) -> Bytes:
+    """Return codes of 16 or 32 bits as little-endian bytes."""
+    return codes.reshape(-1).numpy().astype(f"<i{width // 8}").view(np.uint8)
 
 
 def _rows(content: Bytes, rows: int, data_width: int) -> Bytes:

@@ -13,6 +13,7 @@ def plain_weights(model: DecodeModel) -> dict[str, Any]:
     lines, shape = model.silu, model.shape
     return {
         **model.fracs,
+        "residual_width": model.residual_width,
         "block": model.options.block,
         "eps": shape.eps,
         "heads": shape.heads,

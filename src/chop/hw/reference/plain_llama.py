@@ -17,13 +17,19 @@ Block = tuple[Sequence[int], int]
 Data = Mapping[str, Any]
 
 
+def to_bits(code: int, dropped: int, width: int) -> int:
+    """Return code / 2**dropped, rounded half to even and saturated to `width` bits."""
+    high = (1 << (width - 1)) - 1
+    return min(max(round(Fraction(code, 1 << dropped)), -high - 1), high)
+
+
 def to_16_bits(code: int, dropped: int) -> int:
-    """Return code / 2**dropped, rounded half to even and saturated.
+    """Return code / 2**dropped, rounded half to even and saturated to 16 bits.
 
     >>> [to_16_bits(code, 1) for code in (1, 3, -3, 1 << 30)]
     [0, 2, -2, 32767]
     """
-    return min(max(round(Fraction(code, 1 << dropped)), -(1 << 15)), (1 << 15) - 1)
+    return to_bits(code, dropped, 16)
 
 
 def to_blocks(codes: Sequence[int], size: int) -> list[Block]:
@@ -70,23 +76,32 @@ def _root_of(x: Fraction) -> int:
         return int(exact.to_integral_value(decimal.ROUND_HALF_UP))
 
 
-def rms_norm(hidden: Sequence[int], weight: Data, data: Data, frac: int) -> list[Block]:
-    """Return the normalised and weighted vector in blocks."""
-    size = len(hidden)
+def norm_constants(data: Data, size: int) -> tuple[int, int]:
+    """Return guard bits, even and as many as let the sum of a row stay below 2**62, and eps."""
     guard = max(16 - (max(size - 1, 1).bit_length() - 1), 0)
     guard += guard % 2
-    eps = round(Fraction(data["eps"]) * size**2 * Fraction(2) ** (2 * data["hidden"] + guard))
-    r, k = inverse_root((size * sum(code * code for code in hidden) << guard) + eps)
+    exact = Fraction(data["eps"]) * size**2 * 4 ** data["hidden"]
+    most = size**2 * 4 ** (data["residual_width"] - 1)
+    while most * Fraction(2) ** guard + round(exact * Fraction(2) ** guard) >= 1 << 62:
+        guard -= 2
+    return guard, round(exact * Fraction(2) ** guard)
+
+
+def rms_norm(hidden: Sequence[int], weight: Data, data: Data, frac: int) -> list[Block]:
+    """Return the normalised and weighted vector in blocks."""
+    size, guard, eps = len(hidden), *norm_constants(data, len(hidden))
+    squares = sum(code * code for code in hidden) * Fraction(2) ** guard
+    r, k = inverse_root(size * (squares.numerator // squares.denominator) + eps)
     z = [(size * code * r) >> (max(k - guard // 2, 0) + 2) for code in hidden]
     dropped = 16 + weight["frac"] - frac
     scaled = [to_16_bits(a * b, dropped) for a, b in zip(z, weight["codes"], strict=True)]
     return to_blocks(scaled, data["block"])
 
 
-def product(matrix: Data, x: Sequence[Block], x_frac: int, frac: int) -> Vector:
-    """Return the product of a matrix and a vector as 16-bit codes."""
+def product(matrix: Data, x: Sequence[Block], x_frac: int, frac: int, width: int = 16) -> Vector:
+    """Return the product of a matrix and a vector as codes of `width` bits."""
     dropped = matrix["frac"] + x_frac - frac
-    return [to_16_bits(dot(row, x), dropped) for row in matrix["rows"]]
+    return [to_bits(dot(row, x), dropped, width) for row in matrix["rows"]]
 
 
 def rotate(codes: Sequence[int], rotation: Sequence[Sequence[int]]) -> Vector:
@@ -147,7 +162,7 @@ class PlainLlama:
         return product(data["head"], x, data["x"], data["logits"])
 
     def _layer(self, index: int, layer: Data, hidden: Vector, rotation: Any) -> Vector:
-        fracs, block, frac = layer["fracs"], self.data["block"], self.data["hidden"]
+        fracs, block = layer["fracs"], self.data["block"]
         x = rms_norm(hidden, layer["norm_1"], self.data, fracs["x_1"])
         query, key, value = (
             product(layer[name], x, fracs["x_1"], fracs[name]) for name in ("query", "key", "value")
@@ -155,12 +170,15 @@ class PlainLlama:
         self.keys[index].append(to_blocks(rotate(key, rotation), block))
         self.values[index].append(to_blocks(value, block))
         attended = self._attend(index, layer, to_blocks(rotate(query, rotation), block))
-        out = product(layer["output"], to_blocks(attended, block), fracs["attended"], frac)
-        hidden = [to_16_bits(a + b, 0) for a, b in zip(hidden, out, strict=True)]
+        hidden = self._add(hidden, layer["output"], to_blocks(attended, block), fracs["attended"])
         x = rms_norm(hidden, layer["norm_2"], self.data, fracs["x_2"])
         middle = to_blocks(self._gated(layer, x), block)
-        out = product(layer["down"], middle, fracs["middle"], frac)
-        return [to_16_bits(a + b, 0) for a, b in zip(hidden, out, strict=True)]
+        return self._add(hidden, layer["down"], middle, fracs["middle"])
+
+    def _add(self, hidden: Vector, matrix: Data, x: list[Block], frac: int) -> Vector:
+        width = self.data["residual_width"]
+        out = product(matrix, x, frac, self.data["hidden"], width)
+        return [to_bits(a + b, 0, width) for a, b in zip(hidden, out, strict=True)]
 
     def _gated(self, layer: Data, x: list[Block]) -> Vector:
         fracs, frac = layer["fracs"], self.data["gate"]

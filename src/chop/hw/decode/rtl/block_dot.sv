@@ -1,14 +1,16 @@
 // Products of a streamed matrix in MXINT and a vector in MXINT8, one row after the other.
 //
 // A beat has LANES weights of WEIGHT_WIDTH bits or, if is_wide, DATA_WIDTH / 8 of 8 bits. The
-// vector's lanes come one cycle after the beat. The sum of a row is exact; then it is rounded to 16
-// bits. Latency from the last beat of a row to its element: 8 cycles. Throughput 1 beat per cycle.
+// vector's lanes come one cycle after the beat. The sum of a row is exact; then it is rounded to
+// RESIDUAL bits, and saturated to 16 bits besides. Latency from the last beat of a row to its
+// element: 10 cycles. Throughput 1 beat per cycle.
 `default_nettype none
 
 module block_dot #(
     parameter int DATA_WIDTH   = 128,  // bits of a beat
     parameter int WEIGHT_WIDTH = 4,    // bits of a weight, 4 or 8
-    parameter int ACC_WIDTH    = 56    // bits of an exact sum
+    parameter int ACC_WIDTH    = 56,   // bits of an exact sum
+    parameter int RESIDUAL     = 16    // bits of an element of the residual stream, 16 or more
 ) (
     input  wire logic                                 clk,
     input  wire logic                                 rst,
@@ -25,6 +27,7 @@ module block_dot #(
     input  wire logic [                          5:0] shift_odd,
     input  wire logic                                 restart,        // the next row is row 0
     output      logic signed [                  15:0] element,
+    output      logic signed [          RESIDUAL-1:0] element_wide,
     output      logic                                 element_odd,
     output      logic                                 element_valid
 );
@@ -37,33 +40,36 @@ module block_dot #(
   logic [DATA_WIDTH-1:0] beat_1_q;
   logic [3:0] exponent_1_q;
   logic half_1_q;
-  logic [4:0] exponent_2_q, exponent_3_q, exponent_4_q;
-  logic [4:0] valid_q, first_q, last_q;
-  logic signed [PRODUCT_WIDTH-1:0] products_2_q[LANES];
-  logic signed [SUM_WIDTH-1:0] even_sum, odd_sum, even_3_q, odd_3_q, total_4_q;
-  logic signed [ACC_WIDTH-1:0] shifted_5_q, acc_6_q;
-  logic row_done_q, row_odd_q, odd_7_q;
+  logic [4:0] exponent_2_q, exponent_3_q, exponent_4_q, exponent_5_q;
+  logic [5:0] valid_q, first_q, last_q;
+  logic signed [PRODUCT_WIDTH-1:0] products_3_q[LANES];
+  logic signed [SUM_WIDTH-1:0] even_sum, odd_sum, even_4_q, odd_4_q, total_5_q;
+  logic signed [ACC_WIDTH-1:0] shifted_6_q, acc_7_q;
+  logic [1:0] odd_q;
+  logic row_done_q, row_odd_q;
 
   for (genvar i = 0; i < LANES; i++) begin : g_lane
     localparam int BYTE = i * WEIGHT_WIDTH / 8;
     localparam int UPPER = DATA_WIDTH / 8 + BYTE < LANES ? DATA_WIDTH / 8 + BYTE : BYTE;
-    logic signed [FACTOR_WIDTH-1:0] weight;
-    logic signed [7:0] lane;
+    logic signed [FACTOR_WIDTH-1:0] weight_2_q;
+    logic signed [7:0] lane_2_q;
     logic is_unsigned;
     assign is_unsigned = WEIGHT_WIDTH == 4 && i % 2 == 0 && is_wide;
-    assign weight = $signed({
-      !is_unsigned && beat_1_q[(i+1)*WEIGHT_WIDTH-1], beat_1_q[i*WEIGHT_WIDTH+:WEIGHT_WIDTH]
-    });
-    assign lane = !is_wide ? lanes[i*8+:8] : half_1_q ? lanes[UPPER*8+:8] : lanes[BYTE*8+:8];
-    always_ff @(posedge clk) products_2_q[i] <= PRODUCT_WIDTH'(weight) * PRODUCT_WIDTH'(lane);
+    always_ff @(posedge clk) begin
+      weight_2_q <= $signed({
+        !is_unsigned && beat_1_q[(i+1)*WEIGHT_WIDTH-1], beat_1_q[i*WEIGHT_WIDTH+:WEIGHT_WIDTH]
+      });
+      lane_2_q <= !is_wide ? lanes[i*8+:8] : half_1_q ? lanes[UPPER*8+:8] : lanes[BYTE*8+:8];
+      products_3_q[i] <= PRODUCT_WIDTH'(weight_2_q) * PRODUCT_WIDTH'(lane_2_q);
+    end
   end
 
   always_comb begin
     even_sum = '0;
     odd_sum  = '0;
     for (int i = 0; i < LANES; i += 2) begin
-      even_sum = even_sum + SUM_WIDTH'(products_2_q[i]);
-      odd_sum  = odd_sum + SUM_WIDTH'(products_2_q[i+1]);
+      even_sum = even_sum + SUM_WIDTH'(products_3_q[i]);
+      odd_sum  = odd_sum + SUM_WIDTH'(products_3_q[i+1]);
     end
   end
 
@@ -72,20 +78,21 @@ module block_dot #(
     exponent_1_q <= beat_exponent;
     half_1_q     <= half;
     exponent_2_q <= 5'(exponent_1_q) + 5'(lanes_exponent);
-    even_3_q     <= even_sum;
-    odd_3_q      <= odd_sum;
     exponent_3_q <= exponent_2_q;
-    total_4_q    <= even_3_q + (WEIGHT_WIDTH == 4 && is_wide ? odd_3_q <<< 4 : odd_3_q);
+    even_4_q     <= even_sum;
+    odd_4_q      <= odd_sum;
     exponent_4_q <= exponent_3_q;
-    shifted_5_q  <= ACC_WIDTH'(total_4_q) <<< exponent_4_q;
-    if (valid_q[4]) acc_6_q <= (first_q[4] ? '0 : acc_6_q) + shifted_5_q;
-    valid_q    <= {valid_q[3:0], beat_valid};
-    first_q    <= {first_q[3:0], beat_first};
-    last_q     <= {last_q[3:0], beat_last};
-    row_done_q <= valid_q[4] && last_q[4];
+    total_5_q    <= even_4_q + (WEIGHT_WIDTH == 4 && is_wide ? odd_4_q <<< 4 : odd_4_q);
+    exponent_5_q <= exponent_4_q;
+    shifted_6_q  <= ACC_WIDTH'(total_5_q) <<< exponent_5_q;
+    if (valid_q[5]) acc_7_q <= (first_q[5] ? '0 : acc_7_q) + shifted_6_q;
+    valid_q    <= {valid_q[4:0], beat_valid};
+    first_q    <= {first_q[4:0], beat_first};
+    last_q     <= {last_q[4:0], beat_last};
+    row_done_q <= valid_q[5] && last_q[5];
     if (row_done_q) row_odd_q <= !row_odd_q;
-    odd_7_q     <= row_odd_q;
-    element_odd <= odd_7_q;
+    odd_q       <= {odd_q[0], row_odd_q};
+    element_odd <= odd_q[1];
     if (rst || restart) row_odd_q <= 1'b0;
     if (rst) begin
       valid_q    <= '0;
@@ -94,16 +101,26 @@ module block_dot #(
   end
 
   shift_cast #(
-      .IN_WIDTH(ACC_WIDTH)
+      .IN_WIDTH (ACC_WIDTH),
+      .OUT_WIDTH(RESIDUAL)
   ) u_cast (
       .clk           (clk),
       .rst           (rst),
-      .data_in       (acc_6_q),
+      .data_in       (acc_7_q),
       .shift         (row_odd_q ? shift_odd : shift_even),
       .data_in_valid (row_done_q),
-      .data_out      (element),
+      .data_out      (element_wide),
       .data_out_valid(element_valid)
   );
+
+  if (RESIDUAL > 16) begin : g_saturate
+    logic [RESIDUAL-16:0] high;
+    assign high    = element_wide[RESIDUAL-1:15];
+    assign element = high != '0 && high != '1
+        ? {element_wide[RESIDUAL-1], {15{!element_wide[RESIDUAL-1]}}} : element_wide[15:0];
+  end else begin : g_same
+    assign element = element_wide;
+  end
 
 endmodule
 

@@ -13,6 +13,7 @@ module decode_engine #(
     parameter int WEIGHT_WIDTH    = 4,     // bits of a weight, 4 or 8
     parameter int BLOCK           = 32,    // elements that share an exponent
     parameter int HIDDEN          = 64,    // elements of the residual stream
+    parameter int RESIDUAL        = 16,    // bits of such an element, 16 to 24
     parameter int HEAD_DIM        = 32,    // elements of a head
     parameter int VECTOR          = 128,   // elements of the longest vector
     parameter int MAX_LENGTH      = 64,    // tokens of the cache
@@ -20,7 +21,7 @@ module decode_engine #(
     parameter int INSTRUCTIONS    = 64,    // words of the program
     parameter int EMBEDDING_BEATS = 8,     // beats of a row of the embedding
     parameter int ROTATION_BEATS  = 4,     // beats of the cosines and sines of a position
-    parameter int GUARD           = 10,    // guard bits of the norm, even
+    parameter int GUARD           = 10,    // guard bits of the norm, even; below 0: bits dropped
     parameter logic [61:0] EPS    = 62'd1, // eps of the norm as a code
     parameter int SILU_LOW_BITS   = 7,     // see silu_gate
     parameter int SILU_BASE_WIDTH = 36,
@@ -70,6 +71,8 @@ module decode_engine #(
   localparam int LANES = DATA_WIDTH / WEIGHT_WIDTH;
   localparam int WIDE_LANES = DATA_WIDTH / 8;
   localparam int CODES = DATA_WIDTH / 16;  // 16-bit codes of a beat
+  localparam int EMBED_WIDTH = RESIDUAL > 16 ? 32 : 16;  // bits of a code of the embedding
+  localparam int EMBED_CODES = DATA_WIDTH / EMBED_WIDTH;
   localparam int BLOCK_BEATS = BLOCK / LANES;
   localparam int WIDE_BLOCK_BEATS = BLOCK / WIDE_LANES;
   localparam int ROW_BEATS = 1 + HEAD_DIM / WIDE_LANES;  // a row of the cache, with its header
@@ -92,8 +95,8 @@ module decode_engine #(
   localparam int WORD_INDEX = WORDS > 1 ? $clog2(WORDS) : 1;
   localparam int BLOCKS = VECTOR / BLOCK;
   localparam int BLOCK_INDEX = BLOCKS > 1 ? $clog2(BLOCKS) : 1;
-  localparam int ROOT_WAIT = 12;     // cycles from the residual to its inverse root
-  localparam int FINISH_WAIT = 16;   // cycles from the last value to the results
+  localparam int ROOT_WAIT = 16;     // cycles from the residual to its inverse root
+  localparam int FINISH_WAIT = 20;   // cycles from the last value to the results
 
   typedef enum logic [2:0] {EMBED, ROTATION, NORM, MATRIX, SCORES, VALUES} op_e;
   typedef enum logic [1:0] {TO_CACHE, TO_VECTOR, TO_HIDDEN, TO_LOGITS} to_e;
@@ -120,12 +123,13 @@ module decode_engine #(
 
   instruction_t rom[INSTRUCTIONS];
   instruction_t now_q, fetched_q;  // of the datapath, and of the reader
+  instruction_t word_now_q, word_fetched_q;  // as block RAM returns them, late in a cycle
 
   initial $readmemh(PROGRAM_FILE, rom);
 
   // -- tokens -------------------------------------------------------------------------------------
 
-  typedef enum logic [2:0] {IDLE, FETCH, BEGIN, ROOT, RUN, TAIL, SEND} state_e;
+  typedef enum logic [2:0] {IDLE, FETCH, LOAD, BEGIN, ROOT, RUN, TAIL, SEND} state_e;
 
   state_e state_q;
   logic [TOKEN_WIDTH-1:0] token_q, best_token_q;
@@ -149,17 +153,17 @@ module decode_engine #(
 
   logic [DATA_WIDTH-1:0] beat;
   logic beat_valid, beat_ready, pop;
-  logic [BEAT_ADDRESS-1:0] cache_beats, range_address, range_beats, beats_left_q;
+  logic [BEAT_ADDRESS-1:0] range_address, range_beats, beats_left_q;
+  logic [BEAT_ADDRESS-1:0] cache_start_q, cache_beats_q, embedding_start_q, rotation_start_q;
   logic range_valid, range_ready, is_written;
 
-  typedef enum logic [1:0] {WALK_IDLE, WALK_FETCH, WALK_OFFER} walk_e;
+  typedef enum logic [1:0] {WALK_IDLE, WALK_FETCH, WALK_LOAD, WALK_OFFER} walk_e;
 
   walk_e walk_q;
   logic [PC_WIDTH-1:0] walk_pc_q;
   logic [1:0] caches_read_q, caches_done_q;  // instructions that write the cache
   logic walk_over, fence_open;
 
-  assign cache_beats = (BEAT_ADDRESS'(position_q) + 1'b1) * BEAT_ADDRESS'(ROW_BEATS);
   assign walk_over = walk_pc_q == PC_WIDTH'(INSTRUCTIONS) || (fetched_q.head && !needs_logits_q);
   assign fence_open = !fetched_q.fence || (is_written && caches_read_q == caches_done_q);
   assign range_valid = walk_q == WALK_OFFER && !walk_over && fence_open;
@@ -168,18 +172,26 @@ module decode_engine #(
     range_address = fetched_q.address;
     range_beats   = fetched_q.beats;
     if (fetched_q.op == EMBED) begin
-      range_address = fetched_q.address + BEAT_ADDRESS'(token_q) * BEAT_ADDRESS'(EMBEDDING_BEATS);
+      range_address = fetched_q.address + embedding_start_q;
     end
-    if (fetched_q.op == ROTATION) begin
-      range_address = fetched_q.address + BEAT_ADDRESS'(position_q) * BEAT_ADDRESS'(ROTATION_BEATS);
-    end
-    if (fetched_q.op == SCORES || fetched_q.op == VALUES) range_beats = cache_beats;
+    if (fetched_q.op == ROTATION) range_address = fetched_q.address + rotation_start_q;
+    if (fetched_q.op == SCORES || fetched_q.op == VALUES) range_beats = cache_beats_q;
+  end
+
+  // token and position are stable two cycles before these are used
+  always_ff @(posedge clk) begin
+    cache_start_q     <= BEAT_ADDRESS'(position_q) * BEAT_ADDRESS'(ROW_BEATS);
+    cache_beats_q     <= cache_start_q + BEAT_ADDRESS'(ROW_BEATS);
+    embedding_start_q <= BEAT_ADDRESS'(token_q) * BEAT_ADDRESS'(EMBEDDING_BEATS);
+    rotation_start_q  <= BEAT_ADDRESS'(position_q) * BEAT_ADDRESS'(ROTATION_BEATS);
   end
 
   always_ff @(posedge clk) begin
-    fetched_q <= rom[walk_pc_q < PC_WIDTH'(INSTRUCTIONS) ? walk_pc_q : '0];
+    word_fetched_q <= rom[walk_pc_q < PC_WIDTH'(INSTRUCTIONS) ? walk_pc_q : '0];
+    fetched_q      <= word_fetched_q;
     case (walk_q)
-      WALK_FETCH: walk_q <= WALK_OFFER;
+      WALK_FETCH: walk_q <= WALK_LOAD;
+      WALK_LOAD: walk_q <= WALK_OFFER;
       WALK_OFFER: begin
         if (walk_over) walk_q <= WALK_IDLE;
         else if (range_valid && range_ready) begin
@@ -237,27 +249,31 @@ module decode_engine #(
 
   localparam int CODE_INDEX = CODES > 1 ? $clog2(CODES) : 1;
 
-  logic [CODE_INDEX-1:0] code_q;  // of a beat with codes of 16 bits
+  logic [CODE_INDEX-1:0] code_q;  // place in a beat of codes
   logic has_codes, code_last, is_blocks;
   logic signed [15:0] code;
+  logic signed [RESIDUAL-1:0] embedding;
 
   assign has_codes  = now_q.op == EMBED || now_q.op == NORM;
   assign is_blocks  = now_q.op == MATRIX || now_q.op == SCORES || now_q.op == VALUES;
-  assign code_last  = code_q == CODE_INDEX'(CODES - 1);
+  assign code_last  = code_q == CODE_INDEX'((now_q.op == EMBED ? EMBED_CODES : CODES) - 1);
   assign beat_ready = state_q == RUN && (!has_codes || code_last);
   assign pop        = beat_ready && beat_valid;
   assign code       = beat[16*code_q+:16];
+  assign embedding  = beat[EMBED_WIDTH*(32'(code_q)%32'(EMBED_CODES))+:RESIDUAL];
 
   always_ff @(posedge clk) begin
-    now_q <= state_q == FETCH ? rom[pc_q < PC_WIDTH'(INSTRUCTIONS) ? pc_q : '0] : now_q;
+    word_now_q <= rom[pc_q < PC_WIDTH'(INSTRUCTIONS) ? pc_q : '0];
+    if (state_q == LOAD) now_q <= word_now_q;
     case (state_q)
       IDLE: if (starts) state_q <= FETCH;
-      FETCH: state_q <= BEGIN;
+      FETCH: state_q <= LOAD;
+      LOAD: state_q <= BEGIN;
       BEGIN: begin
         state_q      <= now_q.op == NORM ? ROOT : RUN;
         tail_q       <= '0;
         code_q       <= '0;
-        beats_left_q <= now_q.op == SCORES || now_q.op == VALUES ? cache_beats : now_q.beats;
+        beats_left_q <= now_q.op == SCORES || now_q.op == VALUES ? cache_beats_q : now_q.beats;
         if (is_over) begin
           state_q    <= needs_logits_q ? SEND : IDLE;
           position_q <= position_q + 1'b1;
@@ -372,11 +388,13 @@ module decode_engine #(
   end
 
   logic signed [15:0] element;
+  logic signed [RESIDUAL-1:0] element_wide;
   logic element_odd, element_valid;
 
   block_dot #(
       .DATA_WIDTH  (DATA_WIDTH),
-      .WEIGHT_WIDTH(WEIGHT_WIDTH)
+      .WEIGHT_WIDTH(WEIGHT_WIDTH),
+      .RESIDUAL    (RESIDUAL)
   ) u_dot (
       .clk           (clk),
       .rst           (rst),
@@ -393,6 +411,7 @@ module decode_engine #(
       .shift_odd     (now_q.shift_1),
       .restart       (begins),
       .element       (element),
+      .element_wide  (element_wide),
       .element_odd   (element_odd),
       .element_valid (element_valid)
   );
@@ -461,37 +480,45 @@ module decode_engine #(
 
   // -- residual stream and norm -------------------------------------------------------------------
 
-  logic signed [15:0] hidden[HIDDEN];
-  logic signed [15:0] hidden_q, add_1_q, hidden_write;
-  logic signed [16:0] added;
-  logic [HIDDEN_INDEX-1:0] index_q, index_1_q, write_index;
-  logic is_code, is_add, add_valid_1_q, writes_hidden, square_first_q, square_valid_q;
-  logic [30:0] square_q;
-  logic [45:0] squares_q;
+  localparam int SQUARE = 2 * RESIDUAL - 1;  // bits of a square
+  localparam int ROOT_WIDTH = 20 + HIDDEN_INDEX + 1;
+  localparam int RAISED = GUARD > 0 ? GUARD : 0;
+  localparam int DROPPED = GUARD < 0 ? -GUARD : 0;
 
-  assign is_code       = state_q == RUN && beat_valid && has_codes;
-  assign is_add        = element_valid && now_q.op == MATRIX && now_q.to == TO_HIDDEN;
-  assign added         = 17'(hidden_q) + 17'(add_1_q);
-  assign writes_hidden = add_valid_1_q || (is_code && now_q.op == EMBED);
-  assign write_index   = add_valid_1_q ? index_1_q : index_q;
-  assign hidden_write  = !add_valid_1_q ? code
-      : added[16] != added[15] ? {added[16], {15{!added[16]}}} : added[15:0];
+  logic signed [RESIDUAL-1:0] hidden[HIDDEN];
+  logic signed [RESIDUAL-1:0] hidden_q, add_1_q, hidden_write, written_2_q;
+  logic signed [RESIDUAL:0] added;
+  logic [HIDDEN_INDEX-1:0] index_q, index_1_q;
+  logic is_code, is_add, is_embedding_1_q, writes_1_q, writes_2_q, writes_3_q, first_2_q, first_3_q;
+  logic [SQUARE-1:0] square_3_q;
+  logic [61:0] squares_q;
+
+  assign is_code      = state_q == RUN && beat_valid && has_codes;
+  assign is_add       = element_valid && now_q.op == MATRIX && now_q.to == TO_HIDDEN;
+  assign added        = (RESIDUAL + 1)'(hidden_q) + (RESIDUAL + 1)'(add_1_q);
+  assign hidden_write = is_embedding_1_q ? add_1_q : added[RESIDUAL] != added[RESIDUAL-1]
+      ? {added[RESIDUAL], {(RESIDUAL - 1) {!added[RESIDUAL]}}} : added[RESIDUAL-1:0];
 
   always_ff @(posedge clk) begin
-    hidden_q      <= hidden[index_q];
-    add_1_q       <= element;
-    add_valid_1_q <= is_add;
-    index_1_q     <= index_q;
+    hidden_q         <= hidden[index_q];
+    is_embedding_1_q <= now_q.op == EMBED;
+    add_1_q          <= now_q.op == EMBED ? embedding : element_wide;
+    writes_1_q       <= is_add || (is_code && now_q.op == EMBED);
+    index_1_q        <= index_q;
     if (is_code || is_add) index_q <= index_q + 1'b1;
     if (begins) index_q <= '0;
-    if (writes_hidden) hidden[write_index] <= hidden_write;
-    square_q       <= 31'(32'(hidden_write) * 32'(hidden_write));
-    square_valid_q <= writes_hidden;
-    square_first_q <= write_index == '0;
-    if (square_valid_q) squares_q <= (square_first_q ? '0 : squares_q) + 46'(square_q);
+    if (writes_1_q) hidden[index_1_q] <= hidden_write;
+    written_2_q <= hidden_write;
+    writes_2_q  <= writes_1_q;
+    first_2_q   <= index_1_q == '0;
+    square_3_q  <= SQUARE'((SQUARE + 1)'(written_2_q) * (SQUARE + 1)'(written_2_q));
+    writes_3_q  <= writes_2_q;
+    first_3_q   <= first_2_q;
+    if (writes_3_q) squares_q <= (first_3_q ? '0 : squares_q) + 62'(square_3_q);
     if (rst) begin
-      add_valid_1_q  <= 1'b0;
-      square_valid_q <= 1'b0;
+      writes_1_q <= 1'b0;
+      writes_2_q <= 1'b0;
+      writes_3_q <= 1'b0;
     end
   end
 
@@ -499,8 +526,10 @@ module decode_engine #(
   logic [19:0] root;
   logic [5:0] root_place, norm_shift_q;
   logic signed [15:0] weight_1_q, weight_2_q, weight_3_q, weight_4_q, normed;
-  logic signed [31:0] scaled_2_q, z_4_q;
-  logic signed [52:0] rooted_3_q;
+  logic signed [RESIDUAL-1:0] hidden_2_q;
+  logic [ROOT_WIDTH-1:0] root_q;  // times HIDDEN
+  logic signed [31:0] z_4_q;
+  logic signed [RESIDUAL+ROOT_WIDTH:0] rooted_3_q;
   logic signed [47:0] weighted_5_q;
   logic [4:0] norm_valid_q;
   logic normed_valid;
@@ -515,14 +544,17 @@ module decode_engine #(
   );
 
   always_ff @(posedge clk) begin
-    u_q          <= ((62'(squares_q) * 62'(HIDDEN)) << GUARD) + EPS;
-    norm_shift_q <= root_place > 6'(GUARD / 2) ? root_place - 6'(GUARD / 2) + 6'd2 : 6'd2;
+    u_q          <= (((squares_q >> DROPPED) * 62'(HIDDEN)) << RAISED) + EPS;
+    root_q       <= ROOT_WIDTH'(root) * ROOT_WIDTH'(HIDDEN);
+    norm_shift_q <= root_place + 6'(DROPPED / 2) > 6'(RAISED / 2)
+        ? root_place + 6'(DROPPED / 2) - 6'(RAISED / 2) + 6'd2 : 6'd2;
     weight_1_q   <= code;
     weight_2_q   <= weight_1_q;
     weight_3_q   <= weight_2_q;
     weight_4_q   <= weight_3_q;
-    scaled_2_q   <= 32'(hidden_q) * $signed(32'(HIDDEN));
-    rooted_3_q   <= 53'(scaled_2_q) * $signed({33'd0, root});
+    hidden_2_q   <= hidden_q;
+    rooted_3_q   <= (RESIDUAL + ROOT_WIDTH + 1)'(hidden_2_q)
+        * $signed((RESIDUAL + ROOT_WIDTH + 1)'({1'b0, root_q}));
     z_4_q        <= 32'(rooted_3_q >>> norm_shift_q);
     weighted_5_q <= 48'(z_4_q) * 48'(weight_4_q);
     norm_valid_q <= {norm_valid_q[3:0], is_code && now_q.op == NORM};
@@ -653,7 +685,7 @@ module decode_engine #(
       row_header_q  <= '0;
       store_q       <= WORD_INDEX'(now_q.offset);
       store_block_q <= BLOCK_INDEX'(now_q.offset / 12'(BLOCK_BEATS));
-      row_address_q <= now_q.write + BEAT_ADDRESS'(position_q) * BEAT_ADDRESS'(ROW_BEATS);
+      row_address_q <= now_q.write + cache_start_q;
     end
     if (rst) row_done_q <= 1'b0;
   end
@@ -702,7 +734,7 @@ module decode_engine #(
 `ifndef SYNTHESIS
   always_ff @(posedge clk) begin
     if (!rst && ends && (rotator_busy || gate_busy || values_busy || collector_busy || element_valid
-        || norm_valid_q != '0 || add_valid_1_q || row_done_q)) begin
+        || norm_valid_q != '0 || writes_1_q || writes_2_q || writes_3_q || row_done_q)) begin
       $fatal(1, "decode_engine: instruction %0d ends before its last result", pc_q);
     end
   end

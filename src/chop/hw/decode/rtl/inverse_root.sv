@@ -1,5 +1,5 @@
 // 1 / sqrt(u) = r * 2**(-18 - k), by a table of 256 entries and a Newton step; 0 for 0.
-// Latency 8 cycles; u is stable meanwhile.
+// Latency 9 cycles; u is stable meanwhile.
 `default_nettype none
 
 module inverse_root #(
@@ -12,7 +12,9 @@ module inverse_root #(
 );
 
   logic [5:0] place, place_q;
+  logic [2:0] upper_q;
   logic [61:0] rest;
+  logic [7:0] part, part_q;
   logic [17:0] mantissa_q;
   logic [16:0] entries[256];
   logic [16:0] s_q;
@@ -25,15 +27,22 @@ module inverse_root #(
 
   always_comb begin
     rest = u;
-    for (int level = 5; level >= 0; level--) begin  // the highest bit, by halves
+    part = part_q;
+    for (int level = 5; level >= 3; level--) begin  // the highest bit, by halves
       place[level] = (rest >> (1 << level)) != '0;
       if (place[level]) rest = rest >> (1 << level);
+    end
+    for (int level = 2; level >= 0; level--) begin  // one cycle later
+      place[level] = (part >> (1 << level)) != '0;
+      if (place[level]) part = part >> (1 << level);
     end
   end
 
   // mantissa: from 1 to 4, 16 fractional bits; the table has halves for 1 to 2 and 2 to 4
   always_ff @(posedge clk) begin
-    place_q      <= place;
+    upper_q      <= place[5:3];
+    part_q       <= rest[7:0];
+    place_q      <= {upper_q, place[2:0]};
     is_zero_q    <= u == '0;
     mantissa_q   <= 18'({u, 16'd0} >> {place_q[5:1], 1'b0});
     s_q          <= entries[{place_q[0], place_q[0] ? mantissa_q[16:10] : mantissa_q[15:9]}];

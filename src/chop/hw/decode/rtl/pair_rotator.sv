@@ -1,6 +1,6 @@
 // Rotary embedding: rotate pairs of elements (a, b) by an angle of the position.
 //     a * cos - b * sin, then b * cos + a * sin, rounded to 16 bits.
-// Latency 5 cycles from b to the first result. Throughput 1 element per cycle. It never stalls.
+// Latency 6 cycles from b to the first result. Throughput 1 element per cycle. It never stalls.
 `default_nettype none
 
 module pair_rotator #(

@@ -1,5 +1,5 @@
 // Shift right by a number of bits that is known at run time, round half to even, saturate.
-// Latency 2 cycles, throughput 1 element per cycle. It never stalls.
+// Latency 3 cycles, throughput 1 element per cycle. It never stalls.
 `default_nettype none
 
 module shift_cast #(
@@ -15,29 +15,33 @@ module shift_cast #(
     output      logic                        data_out_valid
 );
 
-  localparam logic signed [IN_WIDTH:0] HIGH = (IN_WIDTH + 1)'({(OUT_WIDTH - 1) {1'b1}});
-  localparam logic signed [IN_WIDTH:0] LOW = ~HIGH;
+  localparam int HIGH_WIDTH = IN_WIDTH - OUT_WIDTH + 1;  // bits that are equal if a result fits
 
-  logic signed [IN_WIDTH-1:0] floor_q;
-  logic signed [IN_WIDTH:0] rounded;
-  logic [IN_WIDTH-1:0] dropped;
-  logic half_q, rest_q, valid_q;
+  logic signed [IN_WIDTH-1:0] floor_1_q;
+  logic [IN_WIDTH-1:0] dropped_1_q;  // the highest dropped bit is in the highest place
+  logic [HIGH_WIDTH-1:0] high_1;
+  logic signed [OUT_WIDTH-1:0] floor_2_q;
+  logic signed [OUT_WIDTH:0] rounded_2;
+  logic up_2_q, over_2_q, sign_2_q;
+  logic [1:0] valid_q;
 
-  // the bits that are dropped, the highest of them in the highest place
-  assign dropped = IN_WIDTH'($signed({data_in, IN_WIDTH'(0)}) >>> shift);
-  assign rounded = (IN_WIDTH + 1)'(floor_q)
-      + (IN_WIDTH + 1)'($signed({1'b0, half_q && (rest_q || floor_q[0])}));
+  assign high_1    = floor_1_q[IN_WIDTH-1:OUT_WIDTH-1];
+  assign rounded_2 = (OUT_WIDTH + 1)'(floor_2_q) + (OUT_WIDTH + 1)'({1'b0, up_2_q});
 
   always_ff @(posedge clk) begin
-    floor_q <= data_in >>> shift;
-    half_q  <= dropped[IN_WIDTH-1];
-    rest_q  <= dropped[IN_WIDTH-2:0] != '0;
-    valid_q <= data_in_valid;
-    data_out <= rounded > HIGH ? OUT_WIDTH'(HIGH) : rounded < LOW ? OUT_WIDTH'(LOW)
-        : OUT_WIDTH'(rounded);
-    data_out_valid <= valid_q;
+    floor_1_q   <= data_in >>> shift;
+    dropped_1_q <= IN_WIDTH'($signed({data_in, IN_WIDTH'(0)}) >>> shift);
+    floor_2_q   <= floor_1_q[OUT_WIDTH-1:0];
+    up_2_q      <= dropped_1_q[IN_WIDTH-1]
+        && (dropped_1_q[IN_WIDTH-2:0] != '0 || floor_1_q[0]);
+    over_2_q    <= high_1 != '0 && high_1 != '1;
+    sign_2_q    <= floor_1_q[IN_WIDTH-1];
+    data_out    <= over_2_q || rounded_2[OUT_WIDTH] != rounded_2[OUT_WIDTH-1]
+        ? {sign_2_q, {(OUT_WIDTH - 1) {!sign_2_q}}} : rounded_2[OUT_WIDTH-1:0];
+    valid_q        <= {valid_q[0], data_in_valid};
+    data_out_valid <= valid_q[1];
     if (rst) begin
-      valid_q        <= 1'b0;
+      valid_q        <= '0;
       data_out_valid <= 1'b0;
     end
   end

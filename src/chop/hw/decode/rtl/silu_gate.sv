@@ -1,6 +1,6 @@
 // SiLU(gate) * up: even elements are gates, odd ones belong to the gate before.
 // SiLU is a straight line for each value of the high bits of a gate: base + slope * low bits.
-// Latency 8 cycles from `up`. Throughput 1 element per cycle. It never stalls.
+// Latency 11 cycles from `up`. Throughput 1 element per cycle. It never stalls.
 `default_nettype none
 
 module silu_gate #(
@@ -25,31 +25,34 @@ module silu_gate #(
       : SLOPE_WIDTH + LOW_BITS) + 2;
 
   logic [SLOPE_WIDTH+BASE_WIDTH-1:0] lines[LINES];
-  logic [SLOPE_WIDTH+BASE_WIDTH-1:0] line_q;
-  logic [LOW_BITS-1:0] low_q;
+  logic [SLOPE_WIDTH+BASE_WIDTH-1:0] line_1_q, line_2_q;
+  logic [LOW_BITS-1:0] low_1_q, low_2_q;
   logic signed [BASE_WIDTH-1:0] base_q;
   logic signed [EXACT-1:0] rise_q, exact_q;
   logic signed [15:0] silu, silu_q;
   logic signed [31:0] product_q;
-  logic signed [15:0] elements_q[5];
-  logic [4:0] odd_q, valid_q;
+  logic signed [15:0] elements_q[7];
+  logic [6:0] odd_q, valid_q;
   logic product_valid_q, unused_valid;
 
   initial $readmemh(LINE_FILE, lines);
 
   always_ff @(posedge clk) begin
-    line_q  <= lines[element[15:LOW_BITS]];
-    low_q   <= element[LOW_BITS-1:0];
-    rise_q  <= EXACT'($signed(line_q[BASE_WIDTH+:SLOPE_WIDTH])) * EXACT'($signed({1'b0, low_q}));
-    base_q  <= $signed(line_q[BASE_WIDTH-1:0]);
-    exact_q <= rise_q + EXACT'(base_q);
+    line_1_q <= lines[element[15:LOW_BITS]];
+    low_1_q  <= element[LOW_BITS-1:0];
+    line_2_q <= line_1_q;
+    low_2_q  <= low_1_q;
+    rise_q   <= EXACT'($signed(line_2_q[BASE_WIDTH+:SLOPE_WIDTH]))
+        * EXACT'($signed({1'b0, low_2_q}));
+    base_q   <= $signed(line_2_q[BASE_WIDTH-1:0]);
+    exact_q  <= rise_q + EXACT'(base_q);
     elements_q[0] <= element;
-    for (int i = 1; i < 5; i++) elements_q[i] <= elements_q[i-1];
-    odd_q   <= {odd_q[3:0], element_odd};
-    valid_q <= {valid_q[3:0], element_valid};
-    if (valid_q[4] && !odd_q[4]) silu_q <= silu;
-    product_q       <= 32'(silu_q) * 32'(elements_q[4]);
-    product_valid_q <= valid_q[4] && odd_q[4];
+    for (int i = 1; i < 7; i++) elements_q[i] <= elements_q[i-1];
+    odd_q    <= {odd_q[5:0], element_odd};
+    valid_q  <= {valid_q[5:0], element_valid};
+    if (valid_q[6] && !odd_q[6]) silu_q <= silu;
+    product_q       <= 32'(silu_q) * 32'(elements_q[6]);
+    product_valid_q <= valid_q[6] && odd_q[6];
     if (rst) begin
       valid_q         <= '0;
       product_valid_q <= 1'b0;
@@ -63,7 +66,7 @@ module silu_gate #(
       .rst           (rst),
       .data_in       (exact_q),
       .shift         (6'(LOW_BITS + 4)),
-      .data_in_valid (valid_q[2]),
+      .data_in_valid (valid_q[3]),
       .data_out      (silu),
       .data_out_valid(unused_valid)
   );

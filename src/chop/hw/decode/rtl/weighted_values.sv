@@ -4,7 +4,7 @@
 //     sums = sum(e * value); result = sums * (2**33 / sum(e)), rounded to 16 bits
 //
 // A row begins with its header; its beats follow. The score comes one cycle after the header.
-// `finish` is raised 16 cycles after the last beat or later. Then 1 result leaves per cycle.
+// `finish` is raised 20 cycles after the last beat or later. Then 1 result leaves per cycle.
 `default_nettype none
 
 module weighted_values #(
@@ -102,37 +102,52 @@ module weighted_values #(
   // -- the reciprocal of the total, and the results -------------------------------------------
 
   logic [5:0] place, place_q;
+  logic [2:0] upper_q;
   logic [63:0] rest;
+  logic [7:0] part, part_q;
   logic [16:0] mantissa_q;
   logic [15:0] r_q;
   logic [33:0] near_one_q;
   logic [17:0] correction_q, reciprocal_q;
+  logic [33:0] inverse_q;
   logic [INDEX-1:0] index_q;
-  logic finishing_q, scaled_valid_q;
+  logic finishing_q, sum_valid_q, scaled_valid_q;
+  logic signed [SUM_WIDTH-1:0] sum_q;
   logic signed [63:0] scaled_q;
 
   always_comb begin
     rest = 64'(total_q);
-    for (int level = 5; level >= 0; level--) begin  // the highest bit, by halves
+    part = part_q;
+    for (int level = 5; level >= 3; level--) begin  // the highest bit, by halves
       place[level] = (rest >> (1 << level)) != '0;
       if (place[level]) rest = rest >> (1 << level);
+    end
+    for (int level = 2; level >= 0; level--) begin  // one cycle later
+      place[level] = (part >> (1 << level)) != '0;
+      if (place[level]) part = part >> (1 << level);
     end
   end
 
   always_ff @(posedge clk) begin
-    place_q      <= place;
+    upper_q      <= place[5:3];
+    part_q       <= rest[7:0];
+    place_q      <= {upper_q, place[2:0]};
     mantissa_q   <= 17'({total_q, 16'd0} >> place_q);
     r_q          <= reciprocals[mantissa_q[15:8]];
     near_one_q   <= 34'(mantissa_q) * 34'(r_q);
     correction_q <= 18'((34'h2_0000_0000 - near_one_q) >> 15);
-    reciprocal_q <= 18'((34'(r_q) * 34'(correction_q)) >> place_q);
+    inverse_q    <= 34'(r_q) * 34'(correction_q);
+    reciprocal_q <= 18'(inverse_q >> place_q);
     finishing_q  <= finish || (finishing_q && index_q != INDEX'(HEAD_DIM - 1));
     if (finishing_q) index_q <= index_q == INDEX'(HEAD_DIM - 1) ? '0 : index_q + 1'b1;
-    scaled_q       <= 64'(sums_q[index_q]) * $signed({46'd0, reciprocal_q});
-    scaled_valid_q <= finishing_q;
+    sum_q          <= sums_q[index_q];
+    sum_valid_q    <= finishing_q;
+    scaled_q       <= 64'(sum_q) * $signed({46'd0, reciprocal_q});
+    scaled_valid_q <= sum_valid_q;
     if (rst) begin
       finishing_q    <= 1'b0;
       index_q        <= '0;
+      sum_valid_q    <= 1'b0;
       scaled_valid_q <= 1'b0;
     end
   end
@@ -149,7 +164,8 @@ module weighted_values #(
       .data_out_valid(result_valid)
   );
 
-  assign is_busy = header_q != '0 || valid_q != '0 || finishing_q || scaled_valid_q || result_valid;
+  assign is_busy = header_q != '0 || valid_q != '0 || finishing_q || sum_valid_q || scaled_valid_q
+      || result_valid;
 
   wire logic unused_ok = &{1'b0, product_q[32], product_q[15:0]};
 
