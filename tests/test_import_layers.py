@@ -17,7 +17,7 @@ CHAINS = {
     "chop.ir": r"graph → trace → [^`]*",
     "chop.passes": r"^graph → module → .*?(?=^```)",
     "chop.passes.ptq": r"sites → [^`]*",
-    "chop.hw": r"^flow, proofs → .*?(?=^```)",
+    "chop.hw": r"^boards → .*?(?=^```)",
 }
 """Text of each chain in CONTRIBUTING.md."""
 

@@ -101,13 +101,20 @@ def code_hash(places: Iterable[str]) -> str:
     """Return a digest of the code in folders and modules of src."""
     digest = hashlib.sha256()
     for file in (file for place in sorted(places) for file in _files(SOURCE / place)):
-        if file.suffix == ".py":
-            words: list[str] = []
-            _collect(ast.parse(file.read_text(encoding="utf-8")), words)
-            digest.update("\0".join(words).encode())
-        elif file.suffix in NATIVE:
-            digest.update(file.read_bytes())
+        if file.suffix == ".py" or file.suffix in NATIVE:
+            status = file.stat()
+            digest.update(_code(file, (status.st_mtime_ns, status.st_size)))
     return digest.hexdigest()[:12]
+
+
+@functools.cache
+def _code(file: Path, stamp: tuple[int, int]) -> bytes:
+    """Return the code of a file; `stamp` changes with it."""
+    if file.suffix != ".py":
+        return file.read_bytes()
+    words: list[str] = []
+    _collect(ast.parse(file.read_text(encoding="utf-8")), words)
+    return "\0".join(words).encode()
 
 
 def _files(place: Path) -> list[Path]:

@@ -37,6 +37,7 @@ def test_every_sweep_has_points_to_test():
     assert set(FEW) == set(SWEEPS)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_sweep_measures_every_point_and_training_does_not_hurt(name, tmp_path):
     records = sweep(name, subject(), tmp_path, values=FEW[name])

@@ -124,6 +124,7 @@ def test_the_hash_does_not_depend_on_the_release_of_python(modules, tmp_path, mo
     monkeypatch.setattr(code, "SOURCE", tmp_path)
     (tmp_path / "module.py").write_text("def f(x):\n    return x\n")
     plain = code.code_hash(["module.py"])
+    code._code.cache_clear()
     fields = code.ast.FunctionDef._fields
     monkeypatch.setattr(code.ast.FunctionDef, "_fields", (*fields, "added"))
     monkeypatch.setattr(code.ast.FunctionDef, "added", [], raising=False)

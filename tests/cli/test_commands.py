@@ -559,6 +559,7 @@ def test_names_of_inputs_are_refused_for_a_model_whose_inputs_have_none(mase, tm
     assert "MLP is not a Hugging Face model" in ran.err and "nope" in ran.err
 
 
+@pytest.mark.slow
 def test_a_search_for_hardware_emits_any_trial_of_its_front(mase, trained, tmp_path, monkeypatch):
     rows = "--dataset digits --train-rows 128 --test-rows 64 --space hardware --trials 4"
     few = '--set space.hardware.widths=[4,8] --set space.hardware.multipliers=["array"]'

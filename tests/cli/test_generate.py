@@ -254,6 +254,7 @@ def strided_perplexity(
     return float(np.exp(np.mean(losses)))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("length", "stride"), [(16, 4), (16, 8), (10, 4), (8, 8), (200, 1)])
 def test_windows_that_overlap_count_every_token_once(mase, folder, text, length, stride) -> None:
     with torch.no_grad():

@@ -121,6 +121,7 @@ SOURCE = f"{__name__}:every_layer"
 BITS = [(name, width) for name in TARGETS for width in (4, 8)]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("name", "width"), slow_unless(BITS, lambda row: row in BITS[::3]))
 def test_bits_reach_every_layer_with_weights(name, width, tmp_path, monkeypatch):
     """A layer that has no format is named with the reason, and no other is left."""

@@ -39,6 +39,7 @@ def test_megatron_talks_once_a_block_each_way():
     assert cost.collectives == {"all_reduce": 2 * 2 * 2}  # blocks × layers × forward, backward
 
 
+@pytest.mark.slow
 def test_search_finds_the_best_of_all_plans():
     """Every plan of a small model is priced; none beats the one found."""
     graph, _ = mlp(batch=7)  # the fewer ways, the fewer plans

@@ -72,6 +72,7 @@ def test_a_float_model_comes_back_with_the_values_of_the_file(family, name, tmp_
     assert (logits(back) - logits(mg)).abs().max() < bound
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "config, kind",
     [(MXINT8, "Q8_0"), (MXINT4, "Q4_0"), (MXFP4, "MXFP4"), (INTEGER8, "Q8_0")],

@@ -44,6 +44,7 @@ def test_matrices_stay_packed_with_the_values_of_the_file(name, tmp_path):
     assert sum(codes.values()) <= 1.25 * matrices  # scales of 4 bytes in place of 2
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "gpt2"])
 def test_other_families_and_tied_heads_are_packed_too(family, tmp_path):
     path = written(tmp_path, "Q4_1", family)
@@ -51,6 +52,7 @@ def test_other_families_and_tied_heads_are_packed_too(family, tmp_path):
     assert torch.allclose(logits(packed), logits(floats), atol=1e-4)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", PACKED)
 def test_a_packed_model_is_written_again_with_the_same_bytes(name, tmp_path):
     path = written(tmp_path, name)
@@ -59,6 +61,7 @@ def test_a_packed_model_is_written_again_with_the_same_bytes(name, tmp_path):
     assert path.read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["Q4_1", "Q8_0"])
 def test_packed_layers_go_through_checkpoints_and_folders(name, tmp_path):
     graph = from_gguf(written(tmp_path, name), cache=True, packed=True)
@@ -89,6 +92,7 @@ def test_scales_that_are_no_numbers_are_refused(tmp_path):
         from_gguf(path, packed=True)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", PACKED)
 @pytest.mark.parametrize("elements", [1, 64 * 5])
 def test_rows_read_in_parts_are_those_of_the_whole(name, elements, tmp_path, monkeypatch):

@@ -79,6 +79,7 @@ def section(folder):
     return read
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("text", first_and_slow([*FORMS], 2))
 def test_shards_are_what_the_model_in_memory_writes(text, source, tmp_path):
     report = quantised(source, tmp_path / "free", text)
@@ -99,6 +100,7 @@ def test_shards_are_what_the_model_in_memory_writes(text, source, tmp_path):
     assert torch.equal(read, expected)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "text", first_and_slow(["nvfp4", "int4/32", "mxfp4", "mxint4", "fp8_block/16x32"], 2)
 )

@@ -82,6 +82,7 @@ def compare(mg, path, inputs):
     return [o.name for o in made.get_outputs()]
 
 
+@pytest.mark.slow
 def test_the_last_block_of_a_weight_may_be_short(tmp_path):
     """A row of 40 numbers in blocks of 32 has a block of 8."""
     pytest.importorskip("onnxscript", reason=NEEDS)
@@ -245,6 +246,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", first_and_slow(VIEWS))
 def test_example_inputs_may_be_views(name, tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason="needs masegraph[export]")

@@ -103,6 +103,7 @@ def saved(nodes, sizes, path):
     return path
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_file_runs_at_sizes_that_it_was_not_read_at(name, tmp_path):
     path = saved(MODELS[name], ["n", 3, "height", "width"], tmp_path / "m.onnx")

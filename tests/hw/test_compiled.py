@@ -38,6 +38,7 @@ def assert_same(fast, plain):
     assert fast[2:] == plain[2:]
 
 
+@pytest.mark.share(2)
 @needs_compiler
 @pytest.mark.parametrize("name", NAMES)
 def test_every_component_moves_alike_in_both(name):

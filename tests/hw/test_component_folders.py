@@ -9,8 +9,8 @@ import chop.hw.library.components  # noqa: F401  registers all of them
 from chop.hw.design.component import COMPONENTS
 from chop.hw.design.folders import HARDWARE, component_folders, rtl_sources
 
-NOT_COMPONENTS = {"sim", "proofs", "flow", "interfaces", "decode"}
-"""Rooms with other SystemVerilog: a gate of test benches, laws, models of cells, an engine."""
+NOT_COMPONENTS = {"sim", "proofs", "flow", "interfaces", "decode", "boards"}
+"""Rooms with other SystemVerilog: test benches, laws, models of cells, an engine, a UART bridge."""
 OTHER_MODULE = {"stream_replay": "tile_buffer", "fixed_linear_packed": "fixed_linear"}
 """Components in a folder or file of their own that use the module of another component."""
 SHARED_LINES = 8

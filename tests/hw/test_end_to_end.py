@@ -21,6 +21,7 @@ from chop.hw.timing.cycles import Stalls, simulate_control
 pytestmark = pytest.mark.sim
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "lanes",
     [(1, 1), (2, 4), *(pytest.param(lanes, marks=pytest.mark.slow) for lanes in ((4, 2), (4, 8)))],

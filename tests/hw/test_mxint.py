@@ -217,6 +217,7 @@ def test_a_mixed_design_is_exact_in_rtl_with_and_without_stalls(mixed, tmp_path)
     assert read_interface(tmp_path).control == lowered.design.control()
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 @pytest.mark.parametrize("clock_mhz", first_and_slow([150, 50]))  # test_clock.py simulates at 50
 def test_a_mixed_design_is_exact_in_rtl_at_a_slow_and_a_fast_clock(mixed, clock_mhz, tmp_path):

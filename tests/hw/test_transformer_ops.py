@@ -143,6 +143,7 @@ def test_products_are_the_models(name, lanes):
     require_same(name, lanes)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("name", MOVES)
 def test_moves_are_the_models(name, lanes):

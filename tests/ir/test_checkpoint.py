@@ -19,6 +19,7 @@ LONG = ("BART", "DeBERTa-v2", "Mixtral", "RoBERTa", "Swin")
 """Large graphs whose kinds of nodes others have too: `make slow` stores these."""
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in zoo.one_of_each_kind()],

@@ -368,6 +368,7 @@ def test_the_operator_keeps_torchs_contract() -> None:
     )
 
 
+@pytest.mark.slow
 def test_without_a_compiler_torch_computes() -> None:
     program = (
         "import torch, torch.nn.functional as F; from chop.kernels import attention; "

@@ -88,6 +88,7 @@ def test_integers_are_the_nearest_multiples_of_the_scale_of_their_row(bits: int)
     assert codec.decode(codec.encode(torch.zeros(1, 4)), 4, torch.float32).count_nonzero() == 0
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("name", "is_centred", "beams"),
     [("Llama", False, 1), ("Llama", False, 3), ("Llama", True, 1), ("Gemma 3", True, 1)],

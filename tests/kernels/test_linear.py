@@ -183,6 +183,7 @@ def test_embedding_gives_the_unpacked_rows(format: str) -> None:
     assert torch.equal(packed_embedding(indices, packed), unpack(packed)[indices])
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_reference_computes_the_same(tmp_path: object) -> None:
     program = (
         "import torch; from chop.kernels import *; from chop.kernels import cpu; "

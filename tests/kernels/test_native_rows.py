@@ -95,6 +95,7 @@ def compare(of: MaseGraph, seed: int = 0, events: int = 24, cache: str = "float"
         sequences.step()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_rows_that_join_and_leave_have_the_bits_of_each_alone(name: str) -> None:
     compare(graph(name))
@@ -119,6 +120,7 @@ def test_any_history_of_a_batch_leaves_every_row_as_it_is(seed: int) -> None:
     compare(of, seed, events=80)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("weights", [None, "mxint4", "int4", "mxint8"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_tokens_of_a_sequence_together_have_the_bits_of_each_after_the_other(

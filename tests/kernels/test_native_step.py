@@ -119,6 +119,7 @@ def test_caches_in_number_formats_hold_the_same_codes(name: str, formats: Any) -
     compare(graph(name), cache=lambda config: PackedCache(config, formats))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("formats", ["float", "mxint8"])
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma 2"])
 def test_a_cache_of_the_server_holds_the_same_tokens(name: str, formats: str) -> None:
@@ -139,6 +140,7 @@ def test_generate_gives_the_tokens_of_the_model(name: str) -> None:
     assert torch.equal(tokens(mg.generate, given, max_new_tokens=24, native=False), expected)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", PAIRS)
 def test_encoder_decoders_generate_in_pytorch(name: str) -> None:
     given = {key: value[:1] for key, value in prompts(name).items()}

@@ -48,6 +48,7 @@ EITHER = [(name, bool(k % 2)) for k, name in enumerate(DEFAULT_SETTINGS)]
 OTHER = [(name, not joint) for name, joint in EITHER]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("name", "joint"), first_and_slow([*EITHER, *OTHER], len(EITHER)))
 def test_every_format_of_the_registry_gives_a_model_that_runs(name, joint):
     graph = mlp_graph()

@@ -98,6 +98,7 @@ def test_inverse_roots_of_the_plain_reference_are_those_of_the_tables():
 RESIDUALS = [(4, None, 64), (8, None, 64), (4, 16, 64), (8, 20, 64), (4, 24, 64), (4, 24, 512)]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("width", "residual", "hidden"), RESIDUALS)
 def test_logits_are_those_of_plain_integers(width, residual, hidden):
     model = integer_llama(

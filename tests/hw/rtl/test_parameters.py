@@ -110,6 +110,7 @@ def verilated(module, parameters):
     return done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.share(2)
 @pytest.mark.sim("verilator")
 @pytest.mark.parametrize("module", sorted(WRONG))
 def test_verilator_takes_the_defaults_and_refuses_a_wrong_parameter(module):

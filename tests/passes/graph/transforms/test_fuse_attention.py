@@ -35,6 +35,7 @@ def fused_graph(name):
     return passes.fuse_attention_transform_pass(graph)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", [
     *FUSED, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS),
 ])  # fmt: skip

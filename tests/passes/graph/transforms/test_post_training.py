@@ -154,6 +154,7 @@ def test_a_shared_weight_keeps_plain_rounding_and_stays_shared(notices):
     assert any("shares its weight" in text for text in notices)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", ["groups", "mxint", "fixed"])
 def test_rounding_by_effect_of_half_precision_weights(name):
     reference = mlp()

@@ -53,6 +53,7 @@ def made(name, **settings):
     return model, MaseGraph(model, list(x), x), x
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_rotated_models_give_what_they_gave(name):
     model, graph, x = made(name)
@@ -98,6 +99,7 @@ def outliers(model):
     return model
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("weight", "share"), [("NA", 0.5), (4, 0.9)])
 def test_rotation_lowers_the_error_of_four_bits_where_channels_stand_out(weight, share):
     model, graph, x = made("llama")

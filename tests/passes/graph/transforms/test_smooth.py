@@ -60,6 +60,7 @@ def logits(model, batch):
         return model(**batch)["logits"].double()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("style", ["smooth", "awq"])
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
 def test_a_decoder_computes_what_it_did_and_rounds_to_less_error(kind, style):

@@ -285,6 +285,7 @@ def test_a_pruned_graph_trains() -> None:
     assert all(p.grad is not None and p.grad.shape == p.shape for p in graph.model.parameters())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "name",
     [
