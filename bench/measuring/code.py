@@ -41,6 +41,18 @@ TRAINED = (
     ),
 )  # fmt: skip
 """Layers and formats of a training step through fake quantisation."""
+ROUNDED = (
+    "chop/passes/ptq",
+    *(
+        f"chop/nn/quantizers/{file}"
+        for file in (
+            "block_fp.py", "blocks.py", "exact.h", "gpu_formats.py", "integer.py", "kernels.cpp",
+            "kernels.cu", "kernels.py", "minifloat.py", "mxfp.py", "mxint.py", "powers.py",
+            "quantizer.py", "rounding.py", "scale_integer.py", "scaled_blocks.py",
+        )
+    ),
+)  # fmt: skip
+"""Post-training quantisation, and the formats of `bench/ptq`."""
 CAPTURE = ("chop/ir/trace", "chop/ir/ops", "chop/ir/guards.py", "chop/ir/modes.py")
 MEASURED: dict[str, tuple[str, ...]] = {
     "area_designs": ("chop/hw",),
@@ -69,7 +81,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "prune_structured": ("chop/passes/prune",),
     "large": ("chop/export", "chop/nn/quantizers"),
     "llm_rtl": HARDWARE,
-    "ptq": ("chop/passes/ptq", "chop/nn/quantizers"),
+    "ptq": ROUNDED,
     "ptq_allocation": ("chop/passes/ptq", "chop/nn/quantizers"),
     "ptq_memory": ("chop/passes/ptq", "chop/nn/quantizers"),
     "ptq_rivals": (),

@@ -80,4 +80,5 @@ class BlockMinifloat(BlockQuantizer):
         y = round_to_float(x, self.mantissa_width, 1 - bias, self.rounding, noise)
         ones = largest.new_full((), all_ones(self.mantissa_width + 1, x.dtype))
         limit = times_power(ones, top_field - bias - self.mantissa_width)
-        return torch.clamp(y, -limit, limit)
+        # a limit of 0 has two signs, and compiled code may take either
+        return torch.copysign(torch.clamp(y, -limit, limit), y)
