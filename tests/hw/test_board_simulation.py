@@ -93,7 +93,7 @@ def test_a_thousand_inferences_equal_pytorch_over_a_bad_line(tmp_path):
     host = host_program(tmp_path / "hardware")
     with (
         running_board(tmp_path / "hardware", fault_rate=0.001, seed=2) as (port, ended),
-        host.BoardLink(port, timeout=2.0) as board,
+        host.BoardLink(port, timeout=4.0) as board,
     ):
         requests = list(host.vectors(board.facts, "requests"))
         replies = [board.infer(request) for request in requests]
@@ -136,16 +136,16 @@ def requests(host):
     }
 
 
-def statuses(hardware):
-    """Return what `requests` expects and what the board of `hardware` replies."""
+def statuses(hardware, seconds=60.0):
+    """Return what `requests` expects and what the board of `hardware` replies in time."""
     host = host_program(hardware)
     asked = requests(host)
     replies = []
-    with running_board(hardware) as (port, _), host.BoardLink(port) as link:
+    with running_board(hardware) as (port, _), host.BoardLink(port, timeout=seconds) as link:
         for data in asked.values():
             link.received = b""
             link.line.write(data)
-            deadline = time.monotonic() + 3
+            deadline = time.monotonic() + seconds
             while (parsed := link._parsed()) is None and link._receive(deadline):
                 pass
             replies.append(None if parsed is None else parsed[0])
@@ -186,10 +186,10 @@ def test_a_fault_of_the_bridge_is_noticed(tmp_path, name):
     file = hardware / "board" / f"{module}.sv"
     assert file.read_text().count(old) == 1
     file.write_text(file.read_text().replace(old, new))
-    expected, replies = statuses(hardware)
+    expected, replies = statuses(hardware, 3.0)
     if replies == expected:
         with pytest.raises(HardwareError, match=r"of 10 inferences right|host program failed"):
-            simulate_board(hardware).require_right()
+            simulate_board(hardware, timeout=2.0).require_right()
 
 
 # -- the host program against a board of a few lines of Python ---------------------------------
@@ -241,7 +241,7 @@ ANSWERS = {
 @pytest.mark.parametrize("cause", ANSWERS)
 def test_the_host_sends_a_request_again_and_counts_the_cause(host, cause):
     fake = FakeBoard([ANSWERS[cause](host), right(host)])
-    with host.BoardLink(fake.port, timeout=0.3) as board:
+    with host.BoardLink(fake.port, timeout=2.0) as board:
         assert board.infer(b"xyz") == b"abc"
     assert board.faults == {cause: 1} and fake.requests[0] == fake.requests[1]
 
@@ -257,7 +257,7 @@ HARMLESS = {
 @pytest.mark.parametrize("name", HARMLESS)
 def test_the_host_finds_the_reply_among_other_bytes(host, name):
     fake = FakeBoard([HARMLESS[name](host), right(host)])
-    with host.BoardLink(fake.port, timeout=0.5) as board:
+    with host.BoardLink(fake.port, timeout=30.0) as board:
         assert [board.infer(b"xyz"), board.infer(b"xyz")] == [b"abc", b"abc"]
     assert not board.faults
 

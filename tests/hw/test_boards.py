@@ -109,7 +109,7 @@ def test_a_second_board_replaces_the_first_and_a_second_design_both(tmp_path):
 FORGED = {
     "a command in the top": ("top_board.sv", "endmodule", "initial $finish;\nendmodule"),
     "another module": ("uart_rx.sv", "line_q", "other_q"),
-    "another program": ("host.py", "QUIET_SECONDS = 0.2", "QUIET_SECONDS = 0.3"),
+    "another program": ("host.py", "QUIET_SHARE = 0.2", "QUIET_SHARE = 0.3"),
 }
 
 

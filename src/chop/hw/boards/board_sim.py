@@ -22,8 +22,8 @@ from chop.hw.boards.board_table import get_board
 from chop.hw.sim.verilate import build_program
 
 DRIVER = Path(__file__).parent / "board_driver.cpp"
-REPLY_SECONDS = 2.0
-"""Time that the host waits for a reply. A simulated board is slower than a real one."""
+REPLY_SECONDS, FAULTY_SECONDS = 60.0, 4.0
+"""Time that the host waits for a reply: a simulated board is slow. With faults, some never come."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,19 @@ class BoardRun:
 
 
 def simulate_board(
-    hardware: Path, *, count: int | None = None, fault_rate: float = 0.0, seed: int = 0
-) -> BoardRun:
+    hardware: Path, *, count: int | None = None, fault_rate: float = 0.0, seed: int = 0,
+    timeout: float | None = None,
+) -> BoardRun:  # fmt: skip
     """Run the host program of the project in `hardware` against its simulated board.
 
     `count`: inferences; default: each test vector once. `fault_rate`: share of bytes with a fault,
-    in both directions.
+    in both directions. `timeout`: seconds that the host waits for a reply.
     """
     if not 0 <= fault_rate < 1:
         raise HardwareError(f"board: 'fault_rate' must be from 0 to below 1, got {fault_rate:g}.")
     with running_board(hardware, fault_rate=fault_rate, seed=seed) as (port, ended):
-        host = _run_host(hardware, port, count)
+        seconds = timeout or (FAULTY_SECONDS if fault_rate else REPLY_SECONDS)
+        host = _run_host(hardware, port, count, seconds)
     return BoardRun(**host, injected=ended["injected"], cycles=ended["cycles"])
 
 
@@ -119,9 +121,9 @@ def read_facts(hardware: Path) -> dict[str, Any]:
     return facts
 
 
-def _run_host(hardware: Path, port: str, count: int | None) -> dict[str, Any]:
+def _run_host(hardware: Path, port: str, count: int | None, seconds: float) -> dict[str, Any]:
     program = (hardware / FOLDER / "host.py").resolve()
-    command = [sys.executable, "-B", str(program), port, "--json", "--timeout", f"{REPLY_SECONDS}"]
+    command = [sys.executable, "-B", str(program), port, "--json", "--timeout", f"{seconds}"]
     command += [] if count is None else ["--count", str(count)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode not in (0, 1) or not done.stdout:

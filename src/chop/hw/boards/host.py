@@ -34,8 +34,8 @@ IDENTIFY, INFER = 0, 1
 IDENTITY, RESULT, DAMAGED = 0x80, 0x81, -1
 REFUSALS = {0xE1: "damaged request", 0xE2: "unknown request", 0xE3: "incomplete request"}
 HEADER, CHECK = 6, 4
-QUIET_SECONDS = 0.2
-"""Silence after which the rest of a reply counts as lost."""
+QUIET_SHARE = 0.2
+"""Silence after which the rest of a reply counts as lost, as a share of the time to wait for it."""
 
 
 class BoardError(RuntimeError):
@@ -169,7 +169,8 @@ class BoardLink:
     def _receive(self, deadline: float) -> bool:
         """Wait for more bytes; return False if none come in time."""
         left = deadline - time.monotonic()
-        more = self.line.read(max(0.0, min(left, QUIET_SECONDS) if self.received else left))
+        quiet = QUIET_SHARE * self.timeout if self.received else left
+        more = self.line.read(max(0.0, min(left, quiet)))
         self.received += more
         return bool(more)
 
