@@ -152,7 +152,6 @@ def statuses(hardware, seconds=60.0):
     return [status for status, _ in asked], replies
 
 
-@pytest.mark.slow
 @pytest.mark.sim(*SIMULATED)
 def test_every_kind_of_request_has_its_status(small):
     expected, replies = statuses(small)

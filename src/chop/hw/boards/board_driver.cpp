@@ -132,6 +132,15 @@ int open_terminal() {
 
 constexpr unsigned kPollCycles = 512;
 constexpr int kSleepMs = 50;
+constexpr unsigned kStartCycles = 4096;  // more than the power-on reset, in which bytes are lost
+
+void run_cycle(Vtop& top, bool uart_rx) {
+  top.uart_rx = uart_rx;
+  top.clk = 0;
+  top.eval();
+  top.clk = 1;
+  top.eval();
+}
 
 }  // namespace
 
@@ -145,6 +154,7 @@ int main(int argc, char** argv) {
   Vtop top{&context};
   Transmitter to_board{clocks, faults};
   Receiver from_board{clocks, faults};
+  for (unsigned k = 0; k < kStartCycles; k++) run_cycle(top, true);
   const int terminal = open_terminal();
   if (terminal < 0) return 1;
   pollfd files[2] = {{terminal, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
@@ -159,11 +169,7 @@ int main(int argc, char** argv) {
       }
       if (files[1].revents) is_open = read(STDIN_FILENO, bytes, sizeof bytes) > 0;
     }
-    top.uart_rx = to_board.next();
-    top.clk = 0;
-    top.eval();
-    top.clk = 1;
-    top.eval();
+    run_cycle(top, to_board.next());
     from_board.sample(top.uart_tx, terminal);
     silent = to_board.is_idle() && from_board.is_idle() ? silent + 1 : 0;
   }
