@@ -185,6 +185,7 @@ def test_an_unknown_commit_is_refused(guard, monkeypatch, tmp_path):
         pass
 
 
+@pytest.mark.slow
 def test_a_worker_prints_its_digest_and_measures_on_demand():
     worker = [sys.executable, str(ROOT / "bench" / "guard_rows.py"), "attention", "cpu"]
     environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"}

@@ -318,6 +318,7 @@ def test_a_sweep_draws_measures_once_and_resumes(mase, trained, tmp_path):
     assert mase(f"{line} --values 2").document["records"] == first
 
 
+@pytest.mark.slow
 def test_a_sweep_of_a_model_that_changed_measures_anew_and_says_what_it_reuses(
     mase, trained, tmp_path
 ):

@@ -74,6 +74,7 @@ MARKS = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "name",
     [

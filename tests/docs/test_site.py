@@ -96,6 +96,7 @@ def test_the_index_of_the_search_has_a_place_for_each_heading():
     ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_theme_fits_every_window_and_finds_from_disk(visit, tmp_path, look):
     """The parts of the theme alone, as the plain tests can afford them."""

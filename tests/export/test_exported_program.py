@@ -99,6 +99,7 @@ def test_a_program_computes_as_its_model_does_at_other_sizes(name):
     assert kinds >= LAYERS[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", first_and_slow(MODELS))
 def test_the_layers_of_a_program_are_quantised(name):
     graph = from_exported_program(program_of(name)[1])

@@ -86,6 +86,7 @@ def test_a_tied_head_is_restored(family, tmp_path):
     assert torch.equal(said(load(tmp_path / "m")), logits(mg))
 
 
+@pytest.mark.slow
 def test_a_restored_model_is_captured_and_exported_again(tmp_path):
     mg = graph_of("llama", MXINT4)
     to_huggingface(mg, tmp_path / "m")

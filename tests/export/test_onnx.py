@@ -211,6 +211,7 @@ def test_models_of_the_zoo_compute_the_same(name, tmp_path):
             assert torch.allclose(one, other, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_an_output_that_is_no_tensor_is_left_out_and_told(tmp_path):
     pytest.importorskip("onnxscript", reason=NEEDS)
 

@@ -63,6 +63,7 @@ FOUND = 91
 """A branching model that deadlocks in RTL if FIFOs are sized at full rate alone."""
 
 
+@pytest.mark.slow
 @pytest.mark.sim("verilator", "g++")
 def test_a_design_with_fifos_for_full_rate_alone_is_counted_as_a_deadlock(tmp_path, monkeypatch):
     monkeypatch.setattr("chop.hw.timing.cycles.is_live", lambda design, queues: True)

@@ -157,6 +157,7 @@ class RecordingSimulator(Simulator):
         return super().run(inputs, stalls, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_the_rtl_of_the_fork_passes_the_standard_run_with_slow_sources(lowered, tmp_path):
     design = lowered.design

@@ -125,6 +125,7 @@ def test_a_run_with_draws_stays_in_one_process(simulators):
         ordinary.run(inputs, jobs=0)
 
 
+@pytest.mark.share(3)
 @pytest.mark.sim
 @pytest.mark.parametrize("stalls", [Stalls(), Stalls(0.3, 0.4, 5), Stalls(0.9, 0.8, 3, resets=2)])
 def test_stages_that_sleep_give_every_beat_in_its_cycle(simulators, stalls):

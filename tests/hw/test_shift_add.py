@@ -153,6 +153,7 @@ def random_layer(seed):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_random_layers_are_exact_in_rtl_in_the_cycles_of_the_model(tmp_path):
     verdicts = check_components([random_layer(seed) for seed in range(12)], tmp_path)

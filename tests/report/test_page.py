@@ -82,6 +82,7 @@ def test_a_click_selects_a_node_and_shows_its_metadata(visit, report):
     assert page.url.endswith("#node=fc1")
 
 
+@pytest.mark.slow
 def test_a_click_beside_the_nodes_selects_none(visit, report):
     page = visit(report, "#node=fc1")
     page.locator("svg.canvas").click(position={"x": 300, "y": 500})
@@ -107,6 +108,7 @@ def test_the_search_marks_what_it_finds_and_enter_goes_there(visit, report):
     assert page.locator(".node.selected").get_attribute("data-name") == "fc1"
 
 
+@pytest.mark.slow
 def test_arrow_keys_walk_along_edges(visit, report):
     page = visit(report)
     page.locator("svg.canvas").focus()
@@ -119,6 +121,7 @@ def test_arrow_keys_walk_along_edges(visit, report):
     assert page.locator(".node.selected").count() == 0
 
 
+@pytest.mark.slow
 def test_a_header_sorts_its_column_both_ways(visit, report):
     page = visit(report)
     table = page.get_by_role("table", name="layers")
@@ -131,6 +134,7 @@ def test_a_header_sorts_its_column_both_ways(visit, report):
     assert table.locator("th[aria-sort=descending]").inner_text().startswith("FLOPs")
 
 
+@pytest.mark.slow
 def test_rows_are_filtered_and_select_their_node(visit, report):
     page = visit(report)
     page.get_by_label("Filter layers").fill("relu")
@@ -141,6 +145,7 @@ def test_rows_are_filtered_and_select_their_node(visit, report):
     assert table.locator("tbody tr[aria-selected=true]").count() == 1
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("way", ["kind", "sparsity", "cost"])
 def test_colours_follow_what_is_asked_for(visit, report, way):
     page = visit(report)
@@ -150,6 +155,7 @@ def test_colours_follow_what_is_asked_for(visit, report, way):
     assert page.locator(".legend").inner_text() != legend
 
 
+@pytest.mark.slow
 def test_both_graphs_can_be_looked_at(visit, report):
     page = visit(report, "#node=fc1")
     assert "fixed8.5" in details(page)
@@ -173,6 +179,7 @@ def test_hovering_over_the_front_tells_the_trial(visit, report):
     assert page.locator("#tooltip").is_hidden()
 
 
+@pytest.mark.slow
 def test_points_of_a_figure_are_told_by_keyboard_too(visit, report):
     page = visit(report)
     page.locator("#sweeps .chart svg").focus()
@@ -180,6 +187,7 @@ def test_points_of_a_figure_are_told_by_keyboard_too(visit, report):
     assert "share of weights pruned" in page.locator("#tooltip").inner_text()
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_clicked_is_shown_whole(visit, report):
     page = visit(report)
     page.get_by_role("table", name="trials of widths").locator("tr[data-name='3']").click()
@@ -197,6 +205,7 @@ def test_the_trial_that_was_applied_is_marked_and_selected(visit, tmp_path):
     assert "applied" in chart.inner_text()
 
 
+@pytest.mark.slow
 def test_the_map_of_losses_marks_what_was_chosen_and_tells_the_rest(visit, report):
     page = visit(report)
     chosen = page.locator("#sensitivity td.chosen")
@@ -220,6 +229,7 @@ def test_the_bottleneck_is_marked(visit, report):
     assert "cycles per tensor" in page.locator("#tooltip").inner_text()
 
 
+@pytest.mark.slow
 def test_stages_lead_to_their_rtl_in_the_diagram_and_in_the_table(visit, report):
     page = visit(report)
     for place in ("#hardware svg a", "#hardware td a"):
@@ -228,6 +238,7 @@ def test_stages_lead_to_their_rtl_in_the_diagram_and_in_the_table(visit, report)
         assert all((report.parent / unquote(link)).is_file() for link in links)
 
 
+@pytest.mark.slow
 def test_a_routed_design_tells_its_clock_its_load_and_its_roofs(visit, report):
     page = visit(report)
     told = page.locator("#hardware").inner_text()
@@ -237,6 +248,7 @@ def test_a_routed_design_tells_its_clock_its_load_and_its_roofs(visit, report):
     assert page.locator("#hardware .chart .dot").count() >= 5
 
 
+@pytest.mark.slow
 def test_dark_and_light_follow_the_system_and_the_button(visit, report):
     def ground(page):
         text = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -315,6 +327,7 @@ def test_text_can_be_read_on_its_ground_in_both_themes(visit, report):
         assert weak == []  # WCAG 2, level AA
 
 
+@pytest.mark.slow
 def test_two_thousand_nodes_are_searched_selected_and_fitted(visit, large):
     page = visit(large)
     page.locator("#graph .node").first.wait_for()
@@ -331,6 +344,7 @@ def test_two_thousand_nodes_are_searched_selected_and_fitted(visit, large):
     assert "mul_1998" in details(page)
 
 
+@pytest.mark.slow
 def test_dragging_moves_and_the_wheel_zooms_once_the_graph_was_clicked(visit, large):
     page = visit(large)
     transform = page.locator("svg.canvas > g")
@@ -374,6 +388,7 @@ def test_names_from_outside_cannot_break_the_page(visit, tmp_path):
     assert page.locator("img").count() == 0
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("count", "level"), [(400, "Nodes"), (600, "Blocks")])
 def test_a_large_graph_opens_as_blocks(visit, tmp_path, count, level):
     graph = many_nodes(count)

@@ -70,6 +70,7 @@ def seen(browser, reports):
     page.close()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("look", LOOKS)
 def test_every_page_fits_its_window_and_logs_nothing(visit, reports, look):
     for file in reports:
@@ -83,6 +84,7 @@ CUT = """e => e.scrollWidth > e.clientWidth + 1
 """Whether a part of the page is cut off, or beside the window."""
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("width", [360, 390, 400])
 def test_a_phone_shows_the_whole_title_and_every_entry_of_the_menu(visit, reports, width):
     for file in reports:
@@ -125,12 +127,14 @@ def test_the_front_stands_before_the_curves_and_flat_curves_are_absent(seen):
     ]
 
 
+@pytest.mark.slow
 def test_a_study_that_never_improved_has_no_curve(visit, tmp_path):
     study = {**STUDY, "trials": STUDY["trials"][:1]}
     page = visit(write_report(tmp_path / "r.html", Report("One", studies=[study], provenance={})))
     assert not [t for t in page.locator("figure h3").all_inner_texts() if t.startswith("Best")]
 
 
+@pytest.mark.slow
 def test_axes_end_where_accuracy_ends(visit, tmp_path):
     sweep = [{**record, "after": 1.0} for record in SWEEP]
     page = visit(write_report(tmp_path / "r.html", Report("All", sweeps=[sweep], provenance={})))
@@ -157,6 +161,7 @@ def test_rows_without_weights_are_folded_until_they_are_asked_for(seen):
     assert table.locator("tbody tr.pick").count() == 3
 
 
+@pytest.mark.slow
 def test_a_wide_table_shows_that_there_is_more(visit, reports):
     page = visit(reports[0], look="phone")
     edges = page.locator("#layers .edges")

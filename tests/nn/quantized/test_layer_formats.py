@@ -54,6 +54,7 @@ def test_a_new_mapping_changes_one_layer():
     assert not torch.equal(first(x), second(x))
 
 
+@pytest.mark.slow
 def test_the_number_of_checks_of_a_compiled_layer_is_bounded():
     """Each check of torch.compile costs time at every call of a model with many layers."""
     model = nn.Sequential(*(layer() for _ in range(6))).train()

@@ -176,6 +176,7 @@ def test_a_packed_sequence_is_refused():
         quantised(pack_sequence([torch.randn(3, 5), torch.randn(2, 5)]))
 
 
+@pytest.mark.slow
 def test_weights_of_an_onnx_lstm_are_integers(tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason="needs masegraph[export]")
     onnx = pytest.importorskip("onnx", reason="needs masegraph[export]")

@@ -272,6 +272,7 @@ def test_masks_of_hugging_face_models_are_masks():
 # -- the page --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_table_of_the_page_is_what_is_measured():
     docs = Path(__file__).parents[3] / "docs"
     spec = importlib.util.spec_from_file_location("make_arithmetic", docs / "make_arithmetic.py")

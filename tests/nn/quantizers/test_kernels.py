@@ -256,6 +256,7 @@ def test_what_is_exported_needs_no_kernel_of_ours():
     assert same(program.module()(x), MXInt(8).quantize(x))
 
 
+@pytest.mark.slow
 def test_the_compiler_is_imported_by_who_compiles():
     code = "import sys, chop.passes; chop.MaseGraph; assert 'torch._dynamo' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -182,6 +182,7 @@ def error_with(**args):
         return sum(float((graph.model(x) - model(x)).square().sum()) for x in data[6:])
 
 
+@pytest.mark.slow
 def test_each_refinement_lowers_the_error_on_new_data():
     plain = error_with(target="rounded", rounds=0)
     assert error_with(target="rounded", rounds=4) < 0.95 * plain
