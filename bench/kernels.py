@@ -322,10 +322,10 @@ def bench_tiles(device: str) -> Records:
     """Tiles of the kernel for many rows of x, best first."""
     from chop.kernels.hopper_many import Tile, run_linear
 
-    small = [Tile(0, split, most_stages=n) for split in (1, 2, 4) for n in (3, 6)]
-    large = [Tile(128, 2, True), Tile(128, 2), Tile(128, 4), Tile(128)]
+    small = [Tile(0, 1), Tile(0, 2), Tile(0, 2, True), Tile(0, 4), Tile(0, 4, most_stages=3)]
+    large = [Tile(64, 2, True), Tile(96, 2, True), Tile(128), Tile(128, 2, True), Tile(128, 4)]
     large += [Tile(256, 1, step=64), Tile(256, 2, True, 64), Tile(256, 4, step=64)]
-    return _compare_cuts(run_linear, {32: small, 64: small, 256: large})
+    return _compare_cuts(run_linear, {32: small, 64: small, 128: large[:5], 256: large})
 
 
 def _compare_cuts(

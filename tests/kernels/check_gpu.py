@@ -115,6 +115,7 @@ FEW = (
 MANY = (
     (2048, 1024, 17), (2049, 1152, 32), (4100, 4096, 33), (9000, 1280, 64), (2048, 8192, 100),
     (3000, 1024, 128), (4096, 4096, 129), (20000, 1024, 200), (4090, 8192, 256),
+    (2048, 2048, 70), (4096, 4096, 192), (6144, 2048, 190), (12000, 1024, 180), (4096, 14336, 128),
 )  # fmt: skip
 FEW_OF_4_BITS = (
     (3, 96, 1), (333, 2880, 7), (30, 4160, 16), (2000, 14336, 16), (4096, 16384, 4),
@@ -141,7 +142,14 @@ def check_products(format: str, shapes: tuple[tuple[int, int, int], ...], group_
 
 def check_again_and_again(format: str, group_size: int) -> None:
     """Large products, often: a race would show as another result."""
-    for rows, columns, batch in ((14336, 4096, 16), (4096, 14336, 16), (4096, 4096, 3)):
+    sizes = (
+        (14336, 4096, 16),
+        (4096, 14336, 16),
+        (4096, 4096, 3),
+        (4096, 4096, 64),
+        (6144, 4096, 64),
+    )
+    for rows, columns, batch in sizes:
         packed = pack(torch.randn(rows, columns, device=DEVICE), format, group_size)
         x = torch.randn(batch, columns, device=DEVICE).bfloat16()
         parts = (packed.codes, packed.scales, None, format, group_size)
@@ -165,7 +173,7 @@ def check_graphs(format: str) -> None:
     """Products whose parts are added up through memory, captured without ever having run, and
     captured by torch.compile: equal to what runs outside."""
     weights = [pack(torch.randn(4096, 14336, device=DEVICE), format) for _ in range(2)]
-    x = torch.randn(256, 14336, device=DEVICE).bfloat16()
+    x = torch.randn(128, 14336, device=DEVICE).bfloat16()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
         captured = [packed_linear(x, weight) for weight in weights]

@@ -71,7 +71,7 @@ def test_a_tile_fits_the_multiprocessor_and_covers_the_product(batch, rows, colu
     assert (columns // hopper_many.SPAN) >= 2 * parts  # no block without work
     assert tile.stages >= 3
     assert tile.shared_bytes <= hopper_many.MOST_SHARED
-    assert not tile.is_paired or parts == 2
+    assert not tile.is_clustered or parts == 2
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -98,9 +98,9 @@ def test_products_of_many_rows_and_large_weights_have_a_kernel(batch, rows, colu
 
 
 def test_long_columns_are_shared_by_more_blocks_than_short_ones():
-    long, short = (hopper_many.choose(256, 4096, n, MULTIPROCESSORS) for n in (14336, 4096))
-    assert (long.split, long.is_paired) == (4, False)
-    assert (short.split, short.is_paired) == (2, True)
+    long, short = (hopper_many.choose(128, 4096, n, MULTIPROCESSORS) for n in (14336, 4096))
+    assert (long.batch, long.split, long.is_clustered) == (128, 4, False)
+    assert (short.batch, short.split, short.is_clustered) == (64, 2, True)
 
 
 def test_the_instruction_names_every_register():

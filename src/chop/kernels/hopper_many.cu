@@ -5,12 +5,12 @@
 // STAGES ahead. The other warps decode W into the registers from which the tensor cores take their
 // first operand; the second, x, those read from shared memory themselves.
 //
-// The columns are cut into SPLIT parts, one per block. Two blocks (PAIRED) are a cluster, and each
-// finishes half of the rows of x with what the other sends. More leave their sums in memory, and
-// the last to finish adds them up, always in the same order.
+// The columns are cut into SPLIT parts, one per block. If CLUSTERED, the blocks of a product are a
+// cluster, and each finishes its share of the rows of x with what the others send. Otherwise they
+// leave their sums in memory, and the last to finish adds them up. The order is always the same.
 //
 // Compiled at run time, once per set of: FORMAT, GROUP (values per scale), BATCH, STEP (columns of a
-// stage, 64 or 128), STAGES, SPLIT, PAIRED. `wgmma` for that BATCH is put in front.
+// stage, 64 or 128), STAGES, SPLIT, CLUSTERED. `wgmma` for that BATCH is put in front.
 
 constexpr int ROWS = 128, WARPS = ROWS / 16, WORKERS = WARPS * 32;
 constexpr int SPAN = 128, STAGES_PER_SPAN = SPAN / STEP, HALVES = STEP / 64;
@@ -50,8 +50,8 @@ __device__ __forceinline__ u64 descriptor(u32 address) {
 
 // -- the product ------------------------------------------------------------------------------
 
-#if PAIRED
-#define CLUSTER __cluster_dims__(1, 2, 1)
+#if CLUSTERED
+#define CLUSTER __cluster_dims__(1, SPLIT, 1)
 #else
 #define CLUSTER
 #endif
@@ -92,7 +92,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
         load_tile(to + W_BYTES + half * X_HALF, &x_map, column + half * 64, first, ready);
     }
     __syncwarp();
-#if PAIRED
+#if CLUSTERED
     cluster_sync();
     cluster_sync();
 #endif
@@ -168,23 +168,34 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
   for (int i = 0; i < BATCH / 2; i++) asm volatile("" : "+f"(sums[i])::"memory");
 
   // -- the parts, added up: of the sums this thread finishes MINE, for COUNT rows of x ----------
-  constexpr int MINE = PAIRED ? BATCH / 4 : BATCH / 2, COUNT = 2 * MINE;
+  constexpr int MINE = BATCH / 2 / (CLUSTERED ? SPLIT : 1), COUNT = 2 * MINE;
   int begins = first;
-#if PAIRED
-  bool second = blockIdx.y == 1;
-  begins += second * COUNT;
-  cluster_sync();  // both blocks are done with what their stages hold
-  float* inbox = (float*)memory + thread;
-  u32 outbox = in_block(shared_address(inbox), !second);
+#if CLUSTERED
+  int rank = blockIdx.y;
+  begins += rank * COUNT;
+  cluster_sync();  // all blocks are done with what their stages hold
+  float* inbox = (float*)memory + thread;  // what block p sends begins at p * MINE * WORKERS
 #pragma unroll
-  for (int i = 0; i < MINE; i++)
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(outbox + i * WORKERS * 4),
-                 "f"(second ? sums[i] : sums[MINE + i])
-                 : "memory");
+  for (int p = 0; p < SPLIT; p++) {
+    u32 outbox = in_block(shared_address(inbox + rank * MINE * WORKERS), p);
+#pragma unroll
+    for (int i = 0; i < MINE; i++)
+      if (p != rank)
+        asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(outbox + i * WORKERS * 4),
+                     "f"(sums[p * MINE + i])
+                     : "memory");
+  }
   cluster_sync();
 #pragma unroll
-  for (int i = 0; i < MINE; i++)
-    sums[i] = (second ? sums[MINE + i] : sums[i]) + inbox[i * WORKERS];
+  for (int i = 0; i < MINE; i++) {
+    float total = 0.0f;
+#pragma unroll
+    for (int p = 0; p < SPLIT; p++) {
+      float own = sums[p * MINE + i];
+      total += p == rank ? own : inbox[(p * MINE + i) * WORKERS];
+    }
+    sums[i] = total;  // what is read after this has a larger index
+  }
 #elif SPLIT > 1
   int tile = blockIdx.z * gridDim.x + blockIdx.x;
   float* of_tile = parts + (long long)tile * SPLIT * MINE * WORKERS + thread;

@@ -20,28 +20,32 @@ from chop.kernels.packed_formats import PACKED_FORMATS
 ROWS, SPAN, WORKERS = 128, 128, 256
 """Constants of the kernel: weight rows of a block, columns of a step, multiplying threads."""
 LARGEST_BATCH = 256
-BATCHES = (32, 64, 128, 256)
+BATCHES = (32, 64, 96, 128, 192, 256)
 """Choices of rows of x per block."""
+SMALLEST_SHARED = 64
+"""Fewest rows of x per block if several blocks share them."""
+STAGES = 4
+"""Most stages of the pipeline: a power of two, so that counting them takes no division."""
 FEWEST_ROWS, FEWEST_COLUMNS = 2048, 1024
 """Smallest weights that were measured."""
 MOST_SHARED = 227 << 10
 SHORT = 16
-"""Steps below which a block leaves shared memory to the next kernel, which starts earlier."""
+"""Fewest steps of a part that is added through memory, if the rows of x could be shared instead."""
 
 
 @dataclass(frozen=True)
 class Tile:
     """Partition of a product into blocks of `batch` rows of x and 1 / `split` of the columns.
 
-    A pair of blocks can add two parts; more parts are added through memory. `step` columns are a
-    stage of the pipeline.
+    The parts are added through the shared memory of a cluster of blocks if `is_clustered`, else
+    through memory. `step` columns are a stage of the pipeline.
     """
 
     batch: int
     split: int = 1
-    is_paired: bool = False
+    is_clustered: bool = False
     step: int = SPAN
-    most_stages: int = 8
+    most_stages: int = STAGES
     bits: int = 8
 
     @property
@@ -56,9 +60,13 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of the stages and their barriers, or of the transposed result if more."""
+        """Bytes of the stages and their barriers, or of what follows them if that is more.
+
+        That is what the blocks of a cluster send, and the transposed result.
+        """
+        sent = self.batch * ROWS * 4 if self.is_clustered else 0
         turned = self.batch * (2 * ROWS + 16)
-        return max(self.stages * (self._stage_bytes + 16), turned)
+        return max(self.stages * (self._stage_bytes + 16), sent, turned)
 
     @property
     def threads(self) -> int:
@@ -78,21 +86,25 @@ class Tile:
             "STEP": self.step,
             "STAGES": self.stages,
             "SPLIT": self.split,
-            "PAIRED": int(self.is_paired),
+            "CLUSTERED": int(self.is_clustered),
         }
 
 
 def choose(batch: int, rows: int, columns: int, multiprocessors: int) -> Tile:
-    """Return the fastest tile on an H200 among those tried (bench/kernels.py, section tiles)."""
+    """Return the fastest tile on an H200 among those tried (bench/kernels.py, section tiles).
+
+    All multiprocessors should have a block. Pairs of blocks share the columns if that many are
+    idle: with the fewest rows of x per block for which they are, since more parts are added through
+    memory, which pays off for many columns only.
+    """
     blocks, steps = -(-rows // ROWS), columns // SPAN
-    size = next(n for n in BATCHES if n >= batch)
-    split = _split(multiprocessors // blocks, steps)
-    if size == 256 and (split < 4 or steps // split >= SHORT):
-        return Tile(256, split, is_paired=split == 2, step=64)
-    if size >= 128:
-        parts = _split(multiprocessors // (blocks * -(-batch // 128)), steps)
-        return Tile(128, parts, is_paired=parts == 2)
-    return Tile(size, split, most_stages=3 if steps // split < SHORT else 6)
+    whole = next(n for n in BATCHES if n >= batch)
+    is_long = batch <= 128 and 4 * blocks <= multiprocessors and steps // 4 >= SHORT
+    sizes = [n for n in BATCHES if SMALLEST_SHARED <= n < whole and not is_long]
+    pairs = [n for n in sizes if 2 * blocks * -(-batch // n) <= multiprocessors]
+    size = pairs[0] if pairs else whole
+    split = _split(multiprocessors // (blocks * -(-batch // size)), steps)
+    return Tile(size, split, is_clustered=split == 2, step=64 if size > 128 else SPAN)
 
 
 def _split(most: int, steps: int) -> int:
@@ -115,7 +127,7 @@ def run_linear(
     y = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=x.device)
     grid = tile.blocks(batch, rows)
     parts, tickets = None, None
-    if tile.split > 1 and not tile.is_paired:
+    if tile.split > 1 and not tile.is_clustered:
         count = grid[0] * grid[2]
         parts = torch.empty(count * tile.split * tile.batch * ROWS, device=x.device)
         tickets = tickets_for(x.device, count)
