@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,7 +92,8 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
     and the others compensate for them too. Rounded weights are parameters of the graph: the model
     it was captured from keeps its weights. A weight that other nodes share is rounded plainly.
     One row in eight is held back: a layer that is worse on these rows keeps rounding to nearest,
-    and any other layer is rounded again by all rows.
+    and any other layer is rounded again by all rows. So does a layer whose rounded weights would
+    make later values NaN, as the logarithm of a number below zero is.
     `info["layers"]` has the signal-to-noise ratio of each layer's output in dB, after plain
     rounding and after this pass, and the `kept` rounding.
     """
@@ -113,19 +116,33 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
             if stored:
                 records.append(stored.restore(named))
             elif sums:
-                records.append(checkpoints.put(named, file, _round_layer(node, layer, sums, args)))
+                has_nan = partial(run.now.has_nan, _next_stop(layers, number))
+                record = _round_layer(node, layer, sums, args, has_nan)
+                records.append(checkpoints.put(named, file, record))
     for node, _ in layers:
         annotate_formats(node)
     note_fallbacks(logger, records, "gptq")
     return graph, {"layers": records}
 
 
+def _next_stop(layers: Sequence[tuple[fx.Node, QuantizedModule]], number: int) -> fx.Node:
+    """Return the node of layer `number`, or the output of the graph behind the last layer."""
+    if number < len(layers):
+        return layers[number][0]
+    *_, output = layers[0][0].graph.nodes
+    return output
+
+
 def _round_layer(
-    node: fx.Node, layer: QuantizedModule, sums: InputSums, args: GptqArgs
+    node: fx.Node,
+    layer: QuantizedModule,
+    sums: InputSums,
+    args: GptqArgs,
+    has_nan: Callable[[], bool],
 ) -> dict[str, Any]:
     grid = layer_grid(layer, f"gptq: '{node.target}'")
     fit = _FeedbackRounding(wide_weight(layer), kept_places(layer), grid, args)
-    return put_if_better(node, layer, grid, fit, sums)
+    return put_if_better(node, layer, grid, fit, sums, has_nan)
 
 
 class _FeedbackRounding:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
+from chop.errors import PassError
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.ptq.observe.curvature import Importances
 from chop.passes.ptq.observe.held_back import RowSplit, fitted_rows
@@ -153,6 +154,11 @@ class InputStatistics(SharedSums[InputSums]):
             operands = self.run.operands_of_calls(calls)
         for number, (now, before) in enumerate(operands):
             rows = torch.cat([weight_rows(layer, x, str(node.target)) for x in now])
+            if not rows.isfinite().all():
+                raise PassError(
+                    f"'{node.target}': its inputs on batch {number} have NaN or infinity. Allowed: "
+                    "calibration data on which the quantised layers have finite inputs."
+                )
             old = None if before is None else torch.cat([input_rows(layer, x) for x in before])
             old = None if old is None else old.float()
             weights = self.importances[node][number] if node in self.importances else None

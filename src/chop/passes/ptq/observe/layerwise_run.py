@@ -29,6 +29,9 @@ from chop.nn.quantizers import Bypass
 from chop.passes.ptq.observe.carried_batch import CarriedBatch, reference_of, values_of
 from chop.passes.rewrite.propagate import bind_inputs, undisturbed
 
+WATCHED = 4
+"""Batches on which values are searched for NaN."""
+
 
 class LayerwiseRun:
     """Values of a graph on a list of batches, up to the current node.
@@ -115,6 +118,19 @@ class LayerwiseRun:
         stretch = self.nodes[self._position : self._place[end]]
         self._run(stretch, values, results)
         return [values[node] for node in results]
+
+    def has_nan(self, end: fx.Node) -> bool:
+        """Return True if a value that is read from `end` on is NaN, on one of the first batches.
+
+        They are run from here to `end`; the run itself does not move.
+        """
+        stretch = self.nodes[self._position : self._place[end]]
+        for stored in self._values[:WATCHED]:
+            values = {node: own(value) for node, value in stored.read().items()}
+            self._run(stretch, values)
+            if any(t.isnan().any() for value in values.values() for t in tensors_in(value)):
+                return True
+        return False
 
     def values(self, batch: int, nodes: Sequence[fx.Node]) -> list[Any]:
         """Return values on one batch, of nodes that are still to be read."""

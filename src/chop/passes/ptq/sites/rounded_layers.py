@@ -115,11 +115,14 @@ def put_if_better(
     grid: WeightGrid,
     fit: Callable[[InputSums], RoundedWeight],
     sums: InputSums,
+    has_nan: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Store the weight that `fit` rounds, if its error is below that of plain rounding.
 
-    It must be no worse on the rows that `sums` holds back, too. Return the signal-to-noise ratio of
-    the layer's output in dB, of plain rounding and now, and the `kept` rounding.
+    It must be no worse on the rows that `sums` holds back, too, and must not make values NaN that
+    are computed behind the layer, for example a logarithm: `has_nan` says so of the current weight.
+    Return the signal-to-noise ratio of the layer's output in dB, of plain rounding and now, and the
+    `kept` rounding.
     """
     plain, weight, split = plain_weight(layer), wide_weight(layer), sums.split
 
@@ -133,7 +136,8 @@ def put_if_better(
     if rounded is not None:
         after = min(before, output_error(rounded.values - target, hessian))
     if rounded is not None and after < before:
-        put_rounded(layer, grid, rounded.values, rounded.ranges)
+        is_put = _put_unless_nan(layer, grid, rounded, has_nan)
+        after = after if is_put else before
     signal = output_error(target, hessian)
     return {
         "node": node.name,
@@ -142,6 +146,27 @@ def put_if_better(
         "rounded": decibels(signal, after),
         KEPT: METHOD if after < before else NEAREST,
     }
+
+
+def _put_unless_nan(
+    layer: QuantizedModule, grid: WeightGrid, rounded: RoundedWeight, has_nan: Callable[[], bool]
+) -> bool:
+    """Store a rounded weight; undo it and return False if values are NaN because of it."""
+    weight, scale = stored_weight(layer), getattr(layer, f"{WEIGHT}_scale", None)
+    config, forms = layer.config, layer.quantizers
+    put_rounded(layer, grid, rounded.values, rounded.ranges)
+    if not has_nan():
+        return True
+    layer.weight = weight
+    if scale is None and hasattr(layer, f"{WEIGHT}_scale"):
+        delattr(layer, f"{WEIGHT}_scale")
+    elif scale is not None:
+        store_scale(layer, WEIGHT, scale)
+    layer.set_formats(config, forms)
+    if not has_nan():
+        return False
+    put_rounded(layer, grid, rounded.values, rounded.ranges)  # others are the cause
+    return True
 
 
 def put_rounded(layer: QuantizedModule, grid: WeightGrid, values: Tensor, ranges: Tensor) -> None:

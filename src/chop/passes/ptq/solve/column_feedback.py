@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from chop.errors import PassError
 from chop.passes.ptq.observe.input_sums import InputSums
 from chop.passes.ptq.solve.weight_grid import WeightGrid
 
@@ -53,6 +54,8 @@ def without_dead(hessian: Tensor) -> Tensor:
 
 def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
     """Return the upper Cholesky factor of the inverse of H; raise the damping until H has one."""
+    if not hessian.isfinite().all():  # no damping helps
+        raise PassError("the sums over the inputs of a layer have NaN or infinity.")
     mean = hessian.diagonal().mean()
     while True:
         lifted = hessian.clone()
