@@ -76,4 +76,4 @@ def labels_of(split: Any) -> Any:
     if name is None or not hasattr(split, "select"):
         return None
     is_list = hasattr(getattr(split, "features", {}).get(name), "feature")
-    return None if is_list else split[name]  # the tokens of running text are no classes
+    return None if is_list else split[name][:]  # the tokens of running text are no classes
