@@ -27,13 +27,15 @@ from measuring import record
 from tabulate import tabulate
 
 import mase
+from chop.actions.batch_columns import LABELS
 from chop.cli.commands import COMMANDS
-from chop.cli.data import load_data
+from chop.cli.data import Data, load_data
 from chop.cli.functions import config_of
 from chop.cli.journey_steps import steps_of
 from chop.cli.journey_table import JOURNEY, reasons_of, table_of
 from chop.cli.shared_options import DataOptions
 from chop.dataset.row_selection import LABEL_NAMES
+from chop.ir.trace.inputs import Signature
 
 RESULT = "journeys"
 ROOT = Path(__file__).resolve().parents[1]
@@ -323,15 +325,20 @@ def _other_programs(
     rows = load_data(DataOptions(dataset=dataset, **chosen), place)
     assert rows is not None, "there is a dataset"
     count = subject.options.get("eval_batch_size", ROWS)
-    records = compare_exports(
-        out, result["steps"], lambda model: rows.test_rows(model, count), peer
-    )
+    records = compare_exports(out, result["steps"], lambda m: _arguments(rows, m, count), peer)
     if subject.original is None:
         return records
     column = next(name for name in rows.columns if name not in LABEL_NAMES)
     first = torch.stack([rows.test[n][column] for n in range(subject.original_rows)]).numpy()
     file = Path(str(subject.folder(models)), subject.original)
     return [*records, compare_original(file, (first, *subject.constants), peer)]
+
+
+def _arguments(rows: Data, model: torch.nn.Module, count: int) -> dict[str, Any]:
+    """Return the first test rows as arguments of `model`, with labels if it was captured with."""
+    names = Signature.of(model).names
+    given = (rows.labelled_test_rows if LABELS in names else rows.test_rows)(model, count)
+    return {name: given[name] for name in names if name in given}  # as an exported file has them
 
 
 def _plain(text: str, folders: tuple[Path | None, ...]) -> str:
