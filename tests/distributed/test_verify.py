@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from distributed.derived_layers import DERIVED, beside, pick_named
 from distributed.models import bert, images, megatron_plan_pick, mlp, two
 from passes.graphs import annotate
 from torch import nn
@@ -23,6 +24,18 @@ def random_pick(seed: int):
     return lambda value: draw.choice(value.layouts(2))
 
 
+def derived_jobs() -> dict[str, PlanRun]:
+    """Quantised, packed and adapted layers, by columns and by rows."""
+    names = ("mxint8", "mxint4, packed", "adapted mxint8", "int8")
+    graph, inputs = beside({name: DERIVED[name] for name in names})
+    return {
+        f"derived by {name}s": PlanRun(
+            graph, fixed_plan(graph, two(), pick_named(graph, name, 2)), inputs
+        )
+        for name in ("column", "row")
+    }
+
+
 def small_jobs() -> dict[str, PlanRun]:
     mlp_graph, mlp_inputs = mlp()
     picture, pixels = images()
@@ -32,7 +45,9 @@ def small_jobs() -> dict[str, PlanRun]:
         )
         for seed in range(2)
     }
-    return random_pictures | {
+    return {
+        **random_pictures,
+        **derived_jobs(),
         "images": PlanRun(picture, make_plan(picture, two()), pixels),
         "mlp": PlanRun(mlp_graph, make_plan(mlp_graph, two()), mlp_inputs),
         "mlp at random": PlanRun(
@@ -62,7 +77,7 @@ def planned_collectives(job: PlanRun) -> dict[str, int]:
     return {name: times for name, times in planned.items() if times}
 
 
-FIRST = ("images at random 0", "mlp")
+FIRST = ("images at random 0", "mlp", "derived by columns", "derived by rows")
 """Plans that are tried every time."""
 
 
@@ -77,6 +92,8 @@ def test_plans_on_two_processes_compute_hold_and_talk_as_they_say(some):
         assert result.is_equal, (name, result)
         assert (result.gradient_difference is not None) == job.plan.training, name
         assert result.parameter_bytes == (job.plan.cost.parameter_bytes,) * 2, name
+        if name == "derived by columns":  # no sum is divided
+            assert result.output_difference == 0, (name, result)
         if "images at random" not in name:  # indices have no gradient to exchange; plans count one
             assert result.collectives == planned_collectives(job), name
 
