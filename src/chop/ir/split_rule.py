@@ -97,8 +97,8 @@ class SplitRule:
         for name, tensor in self.tensors.items():
             if tensor.is_operand:
                 operands[tensor.operand] = call.operands[name]
-        if WEIGHT not in operands and self.op == "linear":  # a packed weight
-            operands[WEIGHT] = (call.result[-1], call.first[-1])
+        if WEIGHT not in operands and any(t.operand == WEIGHT for t in self.tensors.values()):
+            operands[WEIGHT] = (call.result[-1], call.first[-1])  # a packed linear layer
         return replace(call, rule=self.plain_op.dims, operands=operands)
 
 
