@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 from distributed.derived_layers import DERIVED, beside, pick_named
-from distributed.models import bert, images, megatron_plan_pick, mlp, two
+from distributed.models import bert, images, losses, megatron_plan_pick, mlp, two
 from passes.graphs import annotate
 from torch import nn
 
@@ -39,6 +39,7 @@ def derived_jobs() -> dict[str, PlanRun]:
 def small_jobs() -> dict[str, PlanRun]:
     mlp_graph, mlp_inputs = mlp()
     picture, pixels = images()
+    loss_graph, loss_inputs = losses()
     random_pictures = {
         f"images at random {seed}": PlanRun(
             picture, fixed_plan(picture, two(), random_pick(seed)), pixels
@@ -48,6 +49,11 @@ def small_jobs() -> dict[str, PlanRun]:
     return {
         **random_pictures,
         **derived_jobs(),
+        "losses": PlanRun(
+            loss_graph,
+            fixed_plan(loss_graph, two(), pick_named(loss_graph, "split 0", 2)),
+            loss_inputs,
+        ),
         "images": PlanRun(picture, make_plan(picture, two()), pixels),
         "mlp": PlanRun(mlp_graph, make_plan(mlp_graph, two()), mlp_inputs),
         "mlp at random": PlanRun(
@@ -77,7 +83,7 @@ def planned_collectives(job: PlanRun) -> dict[str, int]:
     return {name: times for name, times in planned.items() if times}
 
 
-FIRST = ("images at random 0", "mlp", "derived by columns", "derived by rows")
+FIRST = ("images at random 0", "mlp", "derived by columns", "derived by rows", "losses")
 """Plans that are tried every time."""
 
 

@@ -462,12 +462,34 @@ def _embedding(call: _LocalCall) -> Any:
     return torch.where(is_local[..., None], vectors, 0.0)
 
 
+LOSS_SETTINGS = {"ignore_index": -100, "label_smoothing": 0.0}
+"""Settings of a loss of classes that do not depend on how terms are reduced, with defaults."""
+
+
+def _class_loss(call: _LocalCall) -> Tensor:
+    """Return this device's term of the loss; labels are whole, so all devices can count them."""
+    logits, labels = call.operands["data_in_0"], call.operands["data_in_1"]
+    own, weight = dict(named_arguments(call.node)), call.operands.get("data_in_2")
+    if call.node.op == "call_module":
+        own = vars(node_module(call.node))
+        weight = node_module(call.node)._buffers.get("weight")
+    settings: Any = {name: own.get(name, default) for name, default in LOSS_SETTINGS.items()}
+    first = len(logits) * call.part(_splits_input)
+    part = labels[first : first + len(logits)]
+    total = F.cross_entropy(logits, part, weight, reduction="sum", **settings)
+    if own.get("reduction", "mean") == "sum":
+        return total
+    counted = labels[labels != settings["ignore_index"]]
+    return total / (len(counted) if weight is None else weight[counted].sum())
+
+
 LOCAL_KERNELS: dict[str, Callable[[_LocalCall], Any]] = {
     "reshape": _reshape,
     "regroup": _reshape,
     "unflatten": _reshape,
     "expand": lambda call: call.operands["data_in_0"].expand(call.local_result()),
     "embedding": _embedding,
+    "class_loss": _class_loss,
 }
 """Dimension rules whose split op differs from the same op on the local parts."""
 
