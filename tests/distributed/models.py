@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import transformers
 from passes.graphs import annotate
 from torch import nn
@@ -32,6 +33,31 @@ class MLP(nn.Module):
 def two(**settings: Any) -> Mesh:
     """A mesh of two slow devices."""
     return Mesh(**{"shape": (2,), **SLOW_DEVICES, **settings})
+
+
+class Losses(nn.Module):
+    """Losses of the same logits with all kinds of settings; two labels are ignored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(16, 10)
+        self.weighted = nn.CrossEntropyLoss(torch.rand(10) + 0.5, label_smoothing=0.1)
+        self.register_buffer("factors", torch.rand(10) + 0.5)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
+        logits = self.fc(x)
+        plain = F.cross_entropy(logits, labels)
+        total = F.cross_entropy(logits, labels, self.factors, reduction="sum")
+        other = F.cross_entropy(logits, labels, ignore_index=-100, label_smoothing=0.2)
+        return [plain, self.weighted(logits, labels), total / 8, other]
+
+
+@functools.cache
+def losses() -> tuple[MaseGraph, dict[str, Any]]:
+    torch.manual_seed(0)
+    labels = torch.tensor([1, -100, 3, 4, 5, 6, 7, 9])
+    inputs = {"x": torch.randn(8, 16), "labels": labels}
+    return annotate(MaseGraph(Losses().eval(), dummy_in=inputs), inputs), inputs
 
 
 @functools.cache

@@ -106,13 +106,13 @@ def test_tied_weights_are_one_value():
     assert tied == ["parameter bert.embeddings.word_embeddings.weight"]
 
 
-def test_a_quantised_layer_runs_whole():
+def test_a_quantised_layer_is_not_split_inside_of_a_block():
     graph, _ = mlp()
     copy = annotate(MaseGraph(graph.original, dummy_in=graph.dummy_in))
     config = {"by": "type", "linear": {"config": {"name": "mxint"}}}
     graph, _ = passes.quantize_transform_pass(copy, config)
     values = {v.name: v for v in program_of(graph).values}
-    assert [s.name for s in values["up"].layouts(2)] == ["replicate"]
+    assert [s.name for s in values["up"].layouts(2)] == ["replicate", "split 0", "column"]
 
 
 def test_plan_is_plain_data_and_a_table():

@@ -45,6 +45,14 @@ def test_embedding_that_looks_at_its_whole_table_is_whole(option):
     assert set(names(Call("embedding", shapes, ((4, 5, 8),), option))) == {"replicate"}
 
 
+def test_a_loss_of_classes_is_a_sum_over_its_rows():
+    shapes = {"data_in_0": (4, 10), "data_in_1": (4,)}
+    found = names(Call("class_loss", shapes, ((),)))
+    assert found == {"replicate": ({}, "R"), "split 0": ({"data_in_0": "S0"}, "P")}
+    assert set(names(Call("class_loss", shapes, ((4,),)))) == {"replicate"}
+    assert set(names(Call("class_loss", shapes, ((),), {"reduce": False}))) == {"replicate"}
+
+
 def test_softmax_needs_its_dimension_whole():
     found = names(Call("along_dimension", {"data_in_0": (2, 4)}, ((2, 4),), {"dim": -1}))
     assert set(found) == {"replicate", "split 0"}

@@ -5,7 +5,8 @@ import random
 
 import pytest
 import torch
-from distributed.models import bert, images, megatron_plan_pick, mlp, two
+from distributed.derived_layers import DERIVED, beside, pick_named
+from distributed.models import bert, images, losses, megatron_plan_pick, mlp, two
 from passes.graphs import annotate
 from torch import nn
 
@@ -23,16 +24,36 @@ def random_pick(seed: int):
     return lambda value: draw.choice(value.layouts(2))
 
 
+def derived_jobs() -> dict[str, PlanRun]:
+    """Quantised, packed and adapted layers, by columns and by rows."""
+    names = ("mxint8", "mxint4, packed", "adapted mxint8", "int8")
+    graph, inputs = beside({name: DERIVED[name] for name in names})
+    return {
+        f"derived by {name}s": PlanRun(
+            graph, fixed_plan(graph, two(), pick_named(graph, name, 2)), inputs
+        )
+        for name in ("column", "row")
+    }
+
+
 def small_jobs() -> dict[str, PlanRun]:
     mlp_graph, mlp_inputs = mlp()
     picture, pixels = images()
+    loss_graph, loss_inputs = losses()
     random_pictures = {
         f"images at random {seed}": PlanRun(
             picture, fixed_plan(picture, two(), random_pick(seed)), pixels
         )
         for seed in range(2)
     }
-    return random_pictures | {
+    return {
+        **random_pictures,
+        **derived_jobs(),
+        "losses": PlanRun(
+            loss_graph,
+            fixed_plan(loss_graph, two(), pick_named(loss_graph, "split 0", 2)),
+            loss_inputs,
+        ),
         "images": PlanRun(picture, make_plan(picture, two()), pixels),
         "mlp": PlanRun(mlp_graph, make_plan(mlp_graph, two()), mlp_inputs),
         "mlp at random": PlanRun(
@@ -62,7 +83,7 @@ def planned_collectives(job: PlanRun) -> dict[str, int]:
     return {name: times for name, times in planned.items() if times}
 
 
-FIRST = ("images at random 0", "mlp")
+FIRST = ("images at random 0", "mlp", "derived by columns", "derived by rows", "losses")
 """Plans that are tried every time."""
 
 
@@ -77,6 +98,8 @@ def test_plans_on_two_processes_compute_hold_and_talk_as_they_say(some):
         assert result.is_equal, (name, result)
         assert (result.gradient_difference is not None) == job.plan.training, name
         assert result.parameter_bytes == (job.plan.cost.parameter_bytes,) * 2, name
+        if name == "derived by columns":  # no sum is divided
+            assert result.output_difference == 0, (name, result)
         if "images at random" not in name:  # indices have no gradient to exchange; plans count one
             assert result.collectives == planned_collectives(job), name
 

@@ -199,6 +199,8 @@ CASES: tuple[Case, ...] = (
     Case("embedding", "m(x)", (), "nn.Embedding(10, 6)"),
     Case("embedding", "m(x)", (), "nn.Embedding(10, 6, max_norm=1.0)"),
     Case("embedding", "F.embedding(x, a)", ((10, 6),)),
+    Case("cross_entropy", "F.cross_entropy(a, x[:, 0])", ((2, 6),)),
+    Case("cross_entropy", "F.cross_entropy(a, b)", ((4, 6), (4, 6))),
     Case("interpolate", "F.interpolate(a, scale_factor=2)", (IMAGE,)),
     *(
         Case(f"{kind}_pool{n}d", f"F.{kind}_pool{n}d(a, 2)", ((2, 4, *([8] * n)),))

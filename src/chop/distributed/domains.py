@@ -97,6 +97,7 @@ def structure_of(value: ProgramValue) -> tuple[Any, ...]:
         value.itemsize,
         tuple(sorted(value.operand_itemsizes.items())),
         (value.is_parameter, value.is_fixed, value.is_view, value.has_gradient),
+        repr(value.split),
     )
 
 

@@ -12,16 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx, nn
 
 from chop.distributed.layouts import REPLICATE, Shape, local_shape
-from chop.distributed.strategies import WHOLE, Strategy, strategies
+from chop.distributed.strategies import WHOLE, Strategy, derived_strategies, strategies
 from chop.errors import GraphError
 from chop.ir.dims import FACTS, LAYER_SETTINGS, ShapedCall, permutation
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import ValueMeta, mase_meta
 from chop.ir.node_arguments import named_arguments
-from chop.ir.ops import UNKNOWN, Op, Shapes, find_op, node_module
+from chop.ir.ops import UNKNOWN, Op, Shapes, find_op, node_module, op_of_module
+from chop.ir.split_rule import SplitRule, has_hooks, split_rule_of
 from chop.ir.trace.effects import is_mutating, written_nodes
 
 PARAMETER = "parameter"
@@ -53,6 +54,8 @@ class ProgramValue:
     """True if it must be replicated: not learnt, or written in place."""
     is_view: bool = False
     has_gradient: bool = False
+    split: SplitRule | None = None
+    """Split of a layer that is derived from a plain one."""
 
     def layouts(self, devices: int) -> list[Strategy]:
         """Return the strategies to compute this value on `devices`."""
@@ -62,6 +65,8 @@ class ProgramValue:
             shape = self.call.result
             even = [d for d, n in enumerate(shape) if devices > 1 and n and n % devices == 0]
             return [WHOLE, *(Strategy(f"split {d}", {}, f"S{d}") for d in even)]
+        if self.split is not None:
+            return derived_strategies(self.call, self.split, devices)
         return strategies(self.call, devices)
 
     def localised(self, others: list[tuple[Strategy, int]]) -> ProgramValue:
@@ -89,9 +94,11 @@ class ProgramValue:
 
     def flops(self) -> int:
         """Return the floating-point operations of the whole call."""
-        roles = {n: s for n, s in self.call.operands.items() if not n.startswith("data_in_")}
-        inputs = tuple(s for n, s in self.call.operands.items() if n.startswith("data_in_"))
-        return self.op.flops(Shapes(inputs, self.call.results, roles, self.call.config))
+        call = self.call if self.split is None else self.split.plain_call(self.call)
+        op = self.op if self.split is None else self.split.plain_op
+        roles = {n: s for n, s in call.operands.items() if not n.startswith("data_in_")}
+        inputs = tuple(s for n, s in call.operands.items() if n.startswith("data_in_"))
+        return op.flops(Shapes(inputs, call.results, roles, call.config))
 
 
 @dataclass(frozen=True)
@@ -148,7 +155,7 @@ class _ProgramBuilder:
 
     def __init__(self, graph: MaseGraph) -> None:
         self.graph = graph
-        self.names = {id(p): n for n, p in graph.model.named_parameters()}
+        self.names = {id(t): name for name, t in stored_tensors(graph.model).items()}
         self.written = written_nodes(graph.fx_graph, graph.custom_ops)
         self.values: dict[str, ProgramValue] = {}
 
@@ -177,6 +184,7 @@ class _ProgramBuilder:
             is_fixed=not is_learnt or node in self.written or is_mutating(node, op),
             is_view=op.is_view or node.op in ("get_attr", "output"),
             has_gradient=is_float and any(v.has_gradient for v in operands.values()),
+            split=derived_rule(node_module(node)) if node.op == "call_module" else None,
         )
 
     def _parameters(self, node: fx.Node) -> dict[str, ProgramValue]:
@@ -184,9 +192,11 @@ class _ProgramBuilder:
         tensors: dict[str, Any] = {}
         if node.op == "get_attr":
             owner, _, leaf = str(node.target).rpartition(".")
-            tensors[PARAMETER] = getattr(self.graph.model.get_submodule(owner), leaf)
+            attribute = getattr(self.graph.model.get_submodule(owner), leaf)
+            if isinstance(attribute, nn.Parameter):
+                tensors[PARAMETER] = attribute
         elif node.op == "call_module":
-            tensors.update(node_module(node).named_parameters())
+            tensors.update(layer_tensors(node_module(node)))
         return {
             operand: ProgramValue(
                 parameter_value(self.names[id(tensor)]),
@@ -207,18 +217,42 @@ def _itemsize(tensor: ValueMeta) -> int:
     return tensor.torch_dtype.itemsize
 
 
+def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and buffers of a model by name, each once."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def layer_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a layer that a plan places: parameters, and buffers of derived layers.
+
+    Buffers that a layer writes are not among them.
+    """
+    rule = derived_rule(module)
+    buffers = dict(module.named_buffers())
+    if rule is not None:
+        buffers = {n: b for n, b in buffers.items() if n in rule.tensors}
+    elif not getattr(type(module), "has_constant_buffers", False):
+        buffers = {}
+    return {**dict(module.named_parameters()), **buffers}
+
+
+def derived_rule(module: nn.Module) -> SplitRule | None:
+    """Return the rule of a layer that is derived from a plain one; None for a plain layer."""
+    op = op_of_module(module)
+    is_plain = op is not None and type(module) in op.modules
+    return None if is_plain else split_rule_of(module)
+
+
 def _rule_of(node: fx.Node, op: Op) -> str | None:
     """Return the dimension rule of a node, or None if the node differs from the plain op.
 
-    A quantised or adapted layer, or one with hooks, has the op of the plain layer but not its
-    arithmetic: it runs whole.
+    A derived layer has a `SplitRule` instead. A layer with hooks runs whole.
     """
     if node.op == "get_attr":
         return PARAMETER
     if node.op == "call_module":
         module = node_module(node)
-        hooks = (*module._forward_hooks, *module._forward_pre_hooks)
-        return op.dims if type(module) in op.modules and not hooks else None
+        return op.dims if type(module) in op.modules and not has_hooks(module) else None
     plain = node.op != "call_function" or node.target in op.functions
     return op.dims if plain else None
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,15 +47,25 @@ from chop.distributed.layouts import (
     whole_shape,
 )
 from chop.distributed.plan import Plan
-from chop.distributed.program import PARAMETER, parameter_value, references
+from chop.distributed.program import (
+    PARAMETER,
+    derived_rule,
+    parameter_value,
+    references,
+    stored_tensors,
+)
+from chop.distributed.strategies import Strategy
 from chop.errors import ConfigError, GraphError
 from chop.ir.graph import MaseGraph
 from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import UNKNOWN, Op, find_op, node_module
 from chop.ir.outputs import template_of
+from chop.ir.split_rule import BIAS, FollowingTensor, ParameterCut, ParameterCuts, SplitRule
 
 Layouts = tuple[Layout, ...]
 Uses = tuple[Use, ...]
+NOTHING = FollowingTensor("")
+"""Split of a tensor that follows no operand."""
 
 
 def placement(layout: Layout) -> Placement:
@@ -86,10 +97,11 @@ class ShardedModel(nn.Module):
         super().__init__()
         self.plan, self.mesh = plan, mesh
         split = {
-            id(p): _distribute(p, plan.layouts(parameter_value(name)), mesh)
-            for name, p in graph.model.named_parameters()
+            id(tensor): _distribute(tensor, plan.layouts(parameter_value(name)), mesh)
+            for name, tensor in stored_tensors(graph.model).items()
             if parameter_value(name) in plan.strategies
         }
+        self.derived = _derived_layers(graph)
         self.model = copy.deepcopy(graph.model, split)
         self.custom_ops = graph.custom_ops
 
@@ -102,9 +114,14 @@ class ShardedModel(nn.Module):
         return template.restore(result) if template else result
 
     def local_bytes(self) -> int:
-        """Return the bytes of parameters on this device."""
-        parts = (_local(p) for p in self.parameters())
+        """Return the bytes on this device of what the plan places: parameters, packed weights."""
+        parts = (_local(p) for p in self.placed().values())
         return sum(p.numel() * p.element_size() for p in parts)
+
+    def placed(self) -> dict[str, Tensor]:
+        """Return the parameters and buffers that the plan places, by their names in the model."""
+        tensors = stored_tensors(self.model).items()
+        return {n: t for n, t in tensors if parameter_value(n) in self.plan.strategies}
 
 
 def _input(node: fx.Node, inputs: dict[str, Any]) -> Any:
@@ -116,9 +133,24 @@ def _input(node: fx.Node, inputs: dict[str, Any]) -> Any:
     raise GraphError(f"sharded model: no value for input '{node.target}'.")
 
 
-def _distribute(parameter: nn.Parameter, layouts: Layouts, mesh: DeviceMesh) -> nn.Parameter:
-    tensor = distribute_tensor(parameter.detach(), mesh, _placements(layouts))
-    return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
+def _derived_layers(graph: MaseGraph) -> dict[str, SplitRule]:
+    """Return the rules of the derived layers that the graph calls, by their names."""
+    nodes = [n for n in graph.fx_graph.nodes if n.op == "call_module"]
+    rules = {str(n.target): derived_rule(node_module(n)) for n in nodes}
+    return {target: rule for target, rule in rules.items() if rule is not None}
+
+
+def _distribute(tensor: Tensor, layouts: Layouts, mesh: DeviceMesh) -> Tensor:
+    """Return a parameter or buffer as a DTensor with the values of the first process."""
+    data = distribute_tensor(_sendable(tensor.detach()), mesh, _placements(layouts))
+    if not isinstance(tensor, nn.Parameter):
+        return data.view(tensor.dtype) if data.dtype != tensor.dtype else data
+    return nn.Parameter(data, requires_grad=tensor.requires_grad)
+
+
+def _sendable(tensor: Tensor) -> Tensor:
+    """Return a tensor that every back end can send: truth values as bytes."""
+    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
 def _local(tensor: Tensor) -> Tensor:
@@ -163,6 +195,8 @@ def redistribute(local: Tensor, mesh: DeviceMesh, before: Layouts, after: Layout
     """Return the local part in layouts `after` of the tensor with the part `local` in `before`."""
     if before == after:
         return local
+    if local.dtype == torch.bool:
+        return redistribute(_sendable(local), mesh, before, after).view(torch.bool)
     pairs = list(zip(before, after, strict=True))
     targets = [REPLICATE if a == PARTIAL != b else a for b, a in pairs]
     tensor = DTensor.from_local(local.contiguous(), mesh, _placements(before), run_check=False)
@@ -187,10 +221,10 @@ class _Runner(fx.Interpreter):
         self.plan, self.mesh = owner.plan, owner.mesh
         self.custom_ops = owner.custom_ops
         self.parameters = {
-            id(p): self._local_value(_local(p), parameter_value(name))
-            for name, p in owner.model.named_parameters()
-            if parameter_value(name) in self.plan.strategies
+            id(tensor): self._local_value(_local(tensor), parameter_value(name))
+            for name, tensor in owner.placed().items()
         }
+        self.derived = owner.derived
 
     def run_node(self, n: fx.Node) -> Any:
         if n.op == "placeholder":
@@ -283,11 +317,12 @@ class _LocalCall:
             return self._read(next(names), value) if isinstance(value, LocalValue) else value
 
         self.args, self.kwargs = fx.node.map_arg((node.args, node.kwargs), read)
+        self.rule = runner.derived.get(str(node.target)) if node.op == "call_module" else None
         self.parameters: dict[str, Tensor] = {}
         if node.op == "call_module":
-            for name, parameter in node_module(node).named_parameters():
-                if id(parameter) in runner.parameters:
-                    self.parameters[name] = self._read(name, runner.parameters[id(parameter)])
+            for name, tensor in stored_tensors(node_module(node)).items():
+                if id(tensor) in runner.parameters:
+                    self.parameters[name] = self._read(name, runner.parameters[id(tensor)])
 
     def _read(self, operand: str, value: LocalValue) -> Any:
         """Return an operand in its layouts; two operands with the same use share a conversion."""
@@ -307,7 +342,53 @@ class _LocalCall:
         is_split = any(s.is_split for s in self.strategies)
         kernel = LOCAL_KERNELS.get(self.op.dims or "") if is_split else None
         with self._own_random_numbers(is_split):
+            if self.rule is not None:
+                return self._derived(self.rule)
             return kernel(self) if kernel else self.plain(self.args, self.kwargs)
+
+    def _derived(self, rule: SplitRule) -> Any:
+        """Run a derived layer on its parts; one device adds the bias of a sum over devices.
+
+        The bias stays a part of the graph on the others, so that all take part in its gradient.
+        """
+        module: Any = node_module(self.node)
+        layer = module
+        if hasattr(module, "for_parts"):
+            layer = module.for_parts(self.parameters, self._cuts())
+        added = [n for n in self.parameters if self._is_added_elsewhere(n, rule)]
+        tensors = {**self.parameters, **dict.fromkeys(added)}
+        result = torch.func.functional_call(layer, tensors, self.args, self.kwargs)  # type: ignore[arg-type]
+        for name in added:
+            bias = self.parameters[name]
+            if bias.requires_grad:
+                result = result + bias.masked_fill(bias.new_ones((), dtype=torch.bool), 0).sum()
+        return result
+
+    def _cuts(self) -> ParameterCuts:
+        """Return this device's part of each parameter that is rounded whole."""
+        cuts: dict[str, tuple[ParameterCut, ...]] = {}
+        for name, dim in sorted({pair for s in self.strategies for pair in s.cuts.items()}):
+            cuts[name] = (*cuts.get(name, ()), self._cut(name, dim))
+        return cuts
+
+    def _cut(self, name: str, dim: int) -> ParameterCut:
+        def is_over(strategy: Strategy) -> bool:
+            return strategy.cuts.get(name) == dim
+
+        axes = zip(self.strategies, self.runner.mesh.shape, strict=True)
+        parts = math.prod(devices for strategy, devices in axes if is_over(strategy))
+        length = self.parameters[name].shape[dim] // parts
+        return ParameterCut(dim, length * self.part(is_over), length)
+
+    def _is_added_elsewhere(self, name: str, rule: SplitRule) -> bool:
+        """Return True if another device adds the whole tensor `name` to a sum over devices."""
+        if rule.tensors.get(name, NOTHING).operand != BIAS:
+            return False
+
+        def is_whole(strategy: Strategy) -> bool:
+            return strategy.result == PARTIAL and strategy.use(name).layout == REPLICATE
+
+        return self.part(is_whole) != 0
 
     def plain(self, args: Any, kwargs: Any) -> Any:
         """Run the unchanged op on `args`."""
@@ -319,10 +400,13 @@ class _LocalCall:
     @contextlib.contextmanager
     def _own_random_numbers(self, is_split: bool) -> Iterator[None]:
         """Seed each part of a split value differently, and each copy of a part the same."""
-        if not (is_split and self.op.is_random and self.runner.module.training):
+        is_random = self.op.is_random or (self.rule is not None and _has_dropout(self.node))
+        if not (is_split and is_random and self.runner.module.training):
             yield
             return
-        seed = int(torch.randint(2**31, ())) + self.part(lambda s: s.result != REPLICATE)
+        # a derived layer drops elements of its input
+        split = (lambda s: s.result != REPLICATE) if self.rule is None else _splits_input
+        seed = int(torch.randint(2**31, ())) + self.part(split)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             yield
@@ -347,6 +431,15 @@ class _LocalCall:
         return local_shape(shape, self.runner.sizes(self.runner.plan.layouts(self.node.name)))
 
 
+def _has_dropout(node: fx.Node) -> bool:
+    layers = node_module(node).modules()
+    return any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in layers)
+
+
+def _splits_input(strategy: Strategy) -> bool:
+    return strategy.use("data_in_0").layout != REPLICATE
+
+
 def _reshape(call: _LocalCall) -> Tensor:
     return call.operands["data_in_0"].reshape(call.local_result())
 
@@ -369,12 +462,34 @@ def _embedding(call: _LocalCall) -> Any:
     return torch.where(is_local[..., None], vectors, 0.0)
 
 
+LOSS_SETTINGS = {"ignore_index": -100, "label_smoothing": 0.0}
+"""Settings of a loss of classes that do not depend on how terms are reduced, with defaults."""
+
+
+def _class_loss(call: _LocalCall) -> Tensor:
+    """Return this device's term of the loss; labels are whole, so all devices can count them."""
+    logits, labels = call.operands["data_in_0"], call.operands["data_in_1"]
+    own, weight = dict(named_arguments(call.node)), call.operands.get("data_in_2")
+    if call.node.op == "call_module":
+        own = vars(node_module(call.node))
+        weight = node_module(call.node)._buffers.get("weight")
+    settings: Any = {name: own.get(name, default) for name, default in LOSS_SETTINGS.items()}
+    first = len(logits) * call.part(_splits_input)
+    part = labels[first : first + len(logits)]
+    total = F.cross_entropy(logits, part, weight, reduction="sum", **settings)
+    if own.get("reduction", "mean") == "sum":
+        return total
+    counted = labels[labels != settings["ignore_index"]]
+    return total / (len(counted) if weight is None else weight[counted].sum())
+
+
 LOCAL_KERNELS: dict[str, Callable[[_LocalCall], Any]] = {
     "reshape": _reshape,
     "regroup": _reshape,
     "unflatten": _reshape,
     "expand": lambda call: call.operands["data_in_0"].expand(call.local_result()),
     "embedding": _embedding,
+    "class_loss": _class_loss,
 }
 """Dimension rules whose split op differs from the same op on the local parts."""
 

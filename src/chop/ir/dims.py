@@ -281,6 +281,15 @@ def _embedding(call: ShapedCall) -> Iterator[Carried]:
     yield Carried("vocabulary", {"weight": 0}, None, by_parts=by_parts, is_removable=False)
 
 
+@rule("class_loss")
+def _class_loss(call: ShapedCall) -> Iterator[Carried]:
+    """Carry the rows of a loss of logits (rows, classes) and whole labels (rows), as a sum."""
+    labels = call.operands.get("data_in_1")
+    is_old = any(call.config.get(name) is not None for name in ("size_average", "reduce"))
+    if call.results == ((),) and len(call.first) == 2 and labels == call.first[:1] and not is_old:
+        yield Carried("split 0", {"data_in_0": 0}, None, is_removable=False)
+
+
 @rule("places")
 def _places(call: ShapedCall) -> Iterator[Carried]:
     """Carry batch and channel dimensions; the rest are places, and the batch may be missing."""

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from chop.errors import ConfigError
 from chop.ir.reclass import reclassed
+from chop.ir.split_formats import ACTIVATIONS, with_formats
+from chop.ir.split_rule import FollowingTensor, SplitRule
 from chop.kernels import int8_linear
 from chop.kernels.ops import (
     ROUNDED,
@@ -117,6 +119,16 @@ class QLinearPacked(nn.Module):
         layer = reclassed(self, type(self))
         layer._buffers.update(codes=total.codes, scales=total.scales)
         return layer
+
+    def split_rule(self) -> SplitRule:
+        """Return how this layer is split over devices: groups of the weight stay whole."""
+        tensors = {name: FollowingTensor("weight", {0: 0, 1: 1}) for name in ("codes", "scales")}
+        if OFFSETS in self._buffers:
+            tensors[OFFSETS] = FollowingTensor("weight", {0: 0, 1: 1})
+        if self.bias is not None:
+            tensors["bias"] = FollowingTensor("bias", {0: 0}, is_operand=True)
+        units = {"weight": {1: self.group_size}}
+        return with_formats(SplitRule("linear", tensors, units=units), self, ACTIVATIONS)
 
     def forward(self, x: Tensor) -> Tensor:
         # as attributes these would take longer than the rest of this function
@@ -235,6 +247,19 @@ class QLinearInt8(nn.Module):
         layer = reclassed(self, type(self))
         layer._buffers.update(codes=codes, scales=scales)
         return layer
+
+    def split_rule(self) -> SplitRule:
+        """Return how this layer is split over devices: rounded inputs need whole rows."""
+        tensors = {
+            "codes": FollowingTensor("weight", {0: 0, 1: 1}),
+            "scales": FollowingTensor("weight", {0: 0}),
+            "units": FollowingTensor("weight", {0: 0, 1: 1}),
+        }
+        if self.bias is not None:
+            tensors["bias"] = FollowingTensor("bias", {0: 0}, is_operand=True)
+        units = {"weight": {1: int8_linear.GROUP}}
+        only = {"weight": (0,)} if self.quantize_input else {}
+        return SplitRule("linear", tensors, units=units, only=only)
 
     def forward(self, x: Tensor) -> Tensor:
         multiply = (

@@ -152,12 +152,12 @@ PASSING = (
 """Layers that return their operand, whole or masked."""
 
 
-def _loss(name: str, modules: str) -> Op:
-    return layer(name, modules, name, flops_per_output=1)
+def _loss(name: str, modules: str, dims: str | None = None) -> Op:
+    return layer(name, modules, name, flops_per_output=1, dims=dims)
 
 
 LOSSES = (
-    _loss("cross_entropy", "CrossEntropyLoss"),
+    _loss("cross_entropy", "CrossEntropyLoss", dims="class_loss"),
     _loss("nll_loss", "NLLLoss NLLLoss2d"),
     _loss("mse_loss", "MSELoss"),
     _loss("l1_loss", "L1Loss"),

@@ -135,6 +135,7 @@ FUSED = (
 
 PACKED = (
     Op("packed_linear", MODULE, module_names=("QLinearPacked", "QLinearInt8"), macs=_packed_macs),
+    Op("coded_linear", MODULE, module_names=("CodedLinear",), macs=_packed_macs),
     Op("sparse_linear", MODULE, module_names=("SemiStructuredLinear",), macs=_packed_macs),
     Op("packed_experts", MODULE, module_names=("QExpertsPacked",), macs=_packed_macs),
     Op("packed_embedding", MODULE, module_names=("QEmbeddingPacked",), reads_rows=True),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +15,7 @@ from torch.nn.utils import parametrize
 
 from chop.errors import ConfigError
 from chop.ir.reclass import mask_name, reclassed
+from chop.ir.split_rule import FollowingTensor, ParameterCuts, SplitRule, split_rule_of
 
 
 class LoRALinear(nn.Linear):
@@ -94,6 +97,25 @@ class LoRALinear(nn.Linear):
         mask: Tensor | None = self.base_layer._buffers.get(mask_name("weight"))
         return mask
 
+    def split_rule(self) -> SplitRule | None:
+        """Return the rule of the base layer, with the adapter's outputs or inputs split too."""
+        base = split_rule_of(self.base_layer)
+        if base is None or {type(self.lora_A), type(self.lora_B)} != {nn.Linear}:
+            return None
+        tensors = {f"base_layer.{name}": tensor for name, tensor in base.tensors.items()}
+        tensors["lora_A.weight"] = FollowingTensor("weight", {1: 1})
+        tensors["lora_B.weight"] = FollowingTensor("weight", {0: 0})
+        return replace(base, tensors=tensors)
+
+    def for_parts(self, parts: Mapping[str, Tensor], cuts: ParameterCuts) -> LoRALinear:
+        """Return the layer to be called with the tensors `parts`; `cuts` are those of the base."""
+        if not hasattr(self.base_layer, "for_parts"):
+            return self
+        of_base = (_of_base(parts), _of_base(cuts))
+        part = reclassed(self, type(self))
+        part._modules["base_layer"] = self.base_layer.for_parts(*of_base)
+        return part
+
     def delta(self) -> Tensor:
         """Return the adapter's change of the weight: `alpha / rank * B A`, zero where pruned."""
         product = self.lora_B.weight.float() @ self.lora_A.weight.float()
@@ -122,6 +144,12 @@ class LoRALinear(nn.Linear):
 
     def extra_repr(self) -> str:
         return f"rank={self.rank}, alpha={self.alpha}"
+
+
+def _of_base(items: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the items of the base layer, by their names there."""
+    prefix = "base_layer."
+    return {n.removeprefix(prefix): item for n, item in items.items() if n.startswith(prefix)}
 
 
 def adapted_layer(module: nn.Module) -> nn.Module:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.ir.reclass import mask_name, masked, recipe_members, reclassed
+from chop.ir.split_rule import SplitRule, plain_split_rule
 
 WEIGHT = "weight"
 LAYERS = (
@@ -49,6 +50,12 @@ class Masked(nn.Module):
         stored = self._parameters[WEIGHT]
         with torch.no_grad():
             stored.masked_fill_(~self.weight_mask, 0.0)  # type: ignore[union-attr]
+
+    def split_rule(self) -> SplitRule | None:
+        """Return how this layer is split over devices; None if it must run whole."""
+        own = getattr(super(), "split_rule", None)
+        rule: SplitRule | None = plain_split_rule(self) if own is None else own()
+        return rule
 
     def train(self, mode: bool = True) -> Any:
         """Set the mode as `nn.Module.train` does, and write the zeros."""

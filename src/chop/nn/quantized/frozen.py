@@ -121,9 +121,8 @@ def _is_frozen(value: Tensor, quantizer: Quantizer) -> bool:
 
 
 def is_random(quantizer: Quantizer) -> bool:
-    """Return True if results differ from call to call."""
-    rounding = getattr(quantizer, "rounding", None)
-    return rounding == "stochastic" or bool(getattr(quantizer, "stochastic", False))
+    """Return True if results differ from call to call; an exporter's operator has no answer."""
+    return bool(getattr(quantizer, "is_random", False))
 
 
 def _store(module: nn.Module, name: str, value: Tensor, quantizer: Quantizer) -> Tensor:

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from chop.ir.ops import OPS, Compute, Op, parameter_role
-from chop.ir.reclass import masked
+from chop.ir.reclass import masked, reclassed
+from chop.ir.split_formats import with_formats
+from chop.ir.split_rule import ParameterCuts, SplitRule, plain_split_rule
 from chop.ir.store.packed_tensors import Stored
 from chop.nn.quantized.call_operands import (
     DATA_OUT,
@@ -70,6 +72,8 @@ class QuantizedModule(nn.Module):
 
     A scale measured on rounded weights could differ from the one they were rounded with.
     """
+    cuts: ParameterCuts = {}  # noqa: RUF012 -- set as a whole, never changed in place
+    """Parts of rounded parameters that a device computes with."""
 
     def __init__(self, *args: Any, config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         settings = self.parse(config, type(self).__name__)
@@ -129,6 +133,26 @@ class QuantizedModule(nn.Module):
             return None
         stored = getattr(self, f"{role}_scale") if scaled.is_stored else None
         return scales_of(scaled, source, stored)
+
+    def split_rule(self) -> SplitRule | None:
+        """Return how this layer is split over devices; None if it must run whole."""
+        compute = _compute(self.op)
+        if compute.own_names is not None or is_integer(compute, self.config):
+            return None
+        plain = plain_split_rule(self)
+        if plain is None:
+            return None
+        roles = {f"data_in_{operand.position}": operand.role for operand in compute.inputs}
+        roles |= {n: parameter_role(n) for n in compute.parameters if n not in self.held}
+        return with_formats(plain, self, {**roles, DATA_OUT: DATA_OUT})
+
+    def for_parts(self, parts: Mapping[str, Tensor], cuts: ParameterCuts) -> QuantizedModule:
+        """Return the layer that rounds whole parameters and computes with their `cuts`."""
+        if not cuts:
+            return self
+        part = reclassed(self, type(self))
+        part.cuts = dict(cuts)
+        return part
 
     def train(self, mode: bool = True) -> QuantizedModule:
         """Set the mode as `nn.Module.train` does; drop cached quantised weights."""
@@ -199,7 +223,10 @@ def _quantized(layer: QuantizedModule, name: str) -> Any:
     if value is None or name in layer.held:
         return value
     rounded = quantize_parameter(layer, name, value, _quantizer(layer, name))
-    return masked(layer, name, rounded)  # masked again: some formats have no zero
+    whole = masked(layer, name, rounded)  # masked again: some formats have no zero
+    for cut in layer.cuts.get(name, ()):
+        whole = whole.narrow(*cut)
+    return whole
 
 
 def _quantizer(layer: QuantizedModule, name: str) -> Any:

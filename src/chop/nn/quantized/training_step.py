@@ -27,7 +27,8 @@ def rounded_together(
     if torch.compiler.is_compiling() or compute.kernel is None or len(args) != 1 or kwargs:
         return None
     x, names = args[0], compute.names_of(layer)
-    if not (isinstance(x, Tensor) and x.is_cuda and torch.is_grad_enabled()) or layer.held:
+    is_changed = layer.held or layer.cuts
+    if not (isinstance(x, Tensor) and x.is_cuda and torch.is_grad_enabled()) or is_changed:
         return None
     values = {name: operator.attrgetter(name)(layer) for name in names}
     operands = {name: value for name, value in values.items() if value is not None}

@@ -23,6 +23,7 @@ class Binary(Quantizer):
     """
 
     name, class_suffix = "binary", "Binary"
+    maps_elements = True
     legacy = ("width", "frac_width")
     bits, range = 1.0, (-1.0, 1.0)
 
@@ -30,6 +31,10 @@ class Binary(Quantizer):
     bipolar: bool = True
     threshold: float = 0.0
     seed: int | None = field(default=None, kw_only=True)
+
+    @property
+    def is_random(self) -> bool:
+        return self.stochastic
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         if self.stochastic:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from chop.nn.quantizers.binary_scaling import mean_magnitude, sign
+from chop.nn.quantizers.binary_scaling import channel_unit, mean_magnitude, sign
 from chop.nn.quantizers.quantizer import Quantizer, check_between
 from chop.nn.quantizers.spelling import number_stem
 
@@ -40,6 +40,9 @@ class BinaryResidual(Quantizer):
     @property
     def bits(self) -> float:
         return float(self.levels)
+
+    def part_unit(self, rank: int, dim: int) -> int | None:
+        return channel_unit(self.axis, rank, dim)
 
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         y, residual = torch.zeros_like(x), x

@@ -22,11 +22,22 @@ class BinaryScaling(Binary):
 
     axis: int | None = None
 
+    def part_unit(self, rank: int, dim: int) -> int | None:
+        return None if self.is_random else channel_unit(self.axis, rank, dim)
+
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         return super().represent(x, noise) * mean_magnitude(x, self.axis)
 
     def value_set(self) -> Tensor | None:
         return None
+
+
+def channel_unit(axis: int | None, rank: int, dim: int) -> int | None:
+    """Return the unit of parts of a tensor with a mean per index of `axis`, or one mean.
+
+    Only means over the inner dimensions have the same bits in a part.
+    """
+    return 1 if axis is not None and axis % rank == dim == 0 else None
 
 
 def mean_magnitude(x: Tensor, axis: int | None) -> Tensor:

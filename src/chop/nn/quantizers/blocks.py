@@ -56,6 +56,14 @@ class BlockQuantizer(RoundingQuantizer):
         rows, columns = self.tile
         return columns if rows == 1 and columns > 0 and self.axis == -1 else None
 
+    def part_unit(self, rank: int, dim: int) -> int | None:
+        rows, columns = self.tile
+        units = {(self.axis % rank if rank > 1 else 0): columns}
+        if rank > 1 and self.axis == -1:
+            units[rank - 2] = rows
+        unit = units.get(dim, 1)
+        return None if unit == -1 or self.is_random else unit
+
     @property
     def code_bits(self) -> int:
         return self.element_bits

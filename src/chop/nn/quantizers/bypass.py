@@ -15,6 +15,7 @@ class Bypass(Quantizer):
     """Full precision: returns the tensor itself, with its gradient."""
 
     name, class_suffix = "bypass", "Bypass"
+    maps_elements = True
     aliases = ("float",)
     is_bypass, bits = True, 32.0
     stem = Stem("float", "float", "float", lambda q: "float")

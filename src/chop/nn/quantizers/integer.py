@@ -31,6 +31,7 @@ class Integer(RoundingQuantizer):
     """
 
     name, class_suffix = "integer", "Integer"
+    maps_elements = True
     aliases = ("fixed",)
     stem = Stem(
         "[u]fixed<width>[.<frac_width>]",

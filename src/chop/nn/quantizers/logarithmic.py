@@ -96,6 +96,7 @@ class Log(LogRounding):
     """
 
     name, class_suffix = "log", "Log"
+    maps_elements = True
     stem = number_stem("log")
     search_settings: ClassVar = {"width": [6, 8], "exponent_bias": [7, 15, 31]}
 

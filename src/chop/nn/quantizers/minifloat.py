@@ -152,6 +152,8 @@ def _tie_to_even_exponent(
 class GridQuantizer(RoundingQuantizer):
     """A format whose values are a `FloatGrid`."""
 
+    maps_elements = True
+
     @property
     def grid(self) -> FloatGrid:
         """Values of this format."""

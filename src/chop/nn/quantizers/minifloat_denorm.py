@@ -33,6 +33,7 @@ class MinifloatDenorm(RoundingQuantizer):
     """
 
     name, class_suffix = "minifloat_denorm", "MinifloatDenorm"
+    maps_elements = True
     stem = float_stem("minifloat_denorm")
     search_settings: ClassVar = {"width": [8, 10, 12], "exponent_width": [4, 5]}
 

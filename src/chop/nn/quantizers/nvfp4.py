@@ -55,6 +55,9 @@ class NVFP4(ScaledBlocks):
     def shared_bits(self) -> int:
         return 8
 
+    def part_unit(self, rank: int, dim: int) -> int | None:
+        return None if self.tensor_scale is None else super().part_unit(rank, dim)
+
     def tensor_scale_of(self, x: Tensor) -> Tensor:
         if self.tensor_scale is not None:
             return as_float32(x.new_full((), self.tensor_scale))

@@ -59,6 +59,8 @@ class Quantizer:
     legacy: ClassVar[tuple[str, ...]] = ()
     """KernelSettings of older configs that `modern` translates or drops."""
 
+    maps_elements: ClassVar[bool] = False
+    """True if each value depends on its own element only."""
     is_bypass: ClassVar[bool] = False
     """True for the format that changes nothing."""
     wire: ClassVar[Wire | None] = None
@@ -109,9 +111,22 @@ class Quantizer:
         return False
 
     @property
+    def is_random(self) -> bool:
+        """True if results differ from call to call."""
+        return False
+
+    @property
     def group_columns(self) -> int | None:
         """Neighbours along the last dimension that share a scale or an exponent, else None."""
         return None
+
+    def part_unit(self, rank: int, dim: int) -> int | None:
+        """Return the unit of parts along `dim` that are rounded alone as in the whole tensor.
+
+        A part must start and end at multiples of the unit. None if the dimension must be whole.
+        `rank` is the number of dimensions of the tensor, and `dim` counts from the front.
+        """
+        return 1 if self.maps_elements and not self.is_random else None
 
     @property
     def packed_layout(self) -> PackedFormat | None:
@@ -276,6 +291,11 @@ class RoundingQuantizer(Quantizer):
 
     rounding: Rounding = field(default="nearest_even", kw_only=True)
     seed: int | None = field(default=None, kw_only=True)
+
+    @property
+    def is_random(self) -> bool:
+        """True if results differ from call to call."""
+        return self.rounding == "stochastic"
 
     def rounded_kernel(
         self, name: str, parameters: tuple[float, ...], block: int = 0

@@ -100,6 +100,21 @@ class ScaleInteger(RoundingQuantizer):
     def group_columns(self) -> int | None:
         return self.group_size if self.granularity == "group" else None
 
+    def part_unit(self, rank: int, dim: int) -> int | None:
+        """Return the unit of parts; stored scales are split with their operand."""
+        if self.is_random:
+            return None
+        if isinstance(self.scale, float):
+            return 1
+        is_listed = isinstance(self.scale, tuple)
+        if self.granularity == "group":
+            unit = None if is_listed else self.group_size
+            return unit if dim == rank - 1 else 1
+        if self.is_stored:
+            return 1
+        is_channel = self.granularity == "channel" and dim == self.axis % rank
+        return 1 if is_channel != is_listed else None
+
     @property
     def gguf_type(self) -> str | None:
         is_plain = self.is_signed and self.zero_point == 0 and self.group_columns == GGUF_BLOCK

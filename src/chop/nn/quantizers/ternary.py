@@ -46,6 +46,11 @@ class Ternary(Quantizer):
     def range(self) -> tuple[float, float]:
         return EVERYWHERE if self.scaling_factor else (-1.0, 1.0)
 
+    def part_unit(self, rank: int, dim: int) -> int | None:
+        settings = (self.threshold, self.mean, self.maximum)
+        is_measured = self.scaling_factor or all(value is None for value in settings)
+        return None if is_measured else 1
+
     def represent(self, x: Tensor, noise: Tensor | None) -> Tensor:
         magnitude = x.abs()
         is_large = magnitude > self._threshold(magnitude)
