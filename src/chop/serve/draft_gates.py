@@ -15,7 +15,7 @@ FIRST_PAUSE = 16
 
 
 def pays(draft: Sequence[int], accepted: int) -> bool:
-    """Return True if so many accepted tokens of a draft are worth its step.
+    """Return True if the step on a draft saved time, by its accepted tokens.
 
     >>> pays([5, 6, 7], 1), pays([5, 6, 7], 2), pays([5], 1)
     (False, True, True)
@@ -55,10 +55,10 @@ class TrialGate:
         """Judge the draft on trial by `tokens`, and put `draft` on trial if there is none."""
         if self._trial is not None and not self._is_open:
             start, tried = self._trial
-            seen = list(tokens[start:])[: len(tried)]
-            right = next((i for i, t in enumerate(seen) if t != tried[i]), len(seen))
+            given = list(tokens[start:])[: len(tried)]
+            right = next((i for i, t in enumerate(given) if t != tried[i]), len(given))
             self._is_open = right >= PAYS
-            if self._is_open or right < len(seen) or len(seen) == len(tried):
+            if self._is_open or right < len(given) or len(given) == len(tried):
                 self._trial = None
         if self._trial is None and draft and not self._is_open:
             self._trial = (len(tokens), list(draft))
