@@ -55,10 +55,10 @@ class TrialGate:
         """Judge the draft on trial by `tokens`, and put `draft` on trial if there is none."""
         if self._trial is not None and not self._is_open:
             start, tried = self._trial
-            given = list(tokens[start:])[: len(tried)]
-            right = next((i for i, t in enumerate(given) if t != tried[i]), len(given))
+            after = list(tokens[start:])[: len(tried)]
+            right = next((i for i, t in enumerate(after) if t != tried[i]), len(after))
             self._is_open = right >= PAYS
-            if self._is_open or right < len(given) or len(given) == len(tried):
+            if self._is_open or right < len(after) or len(after) == len(tried):
                 self._trial = None
         if self._trial is None and draft and not self._is_open:
             self._trial = (len(tokens), list(draft))
