@@ -144,6 +144,15 @@ def test_a_block_that_fails_leaves_the_cache_empty(
     assert past.get_seq_length() == 39
 
 
+def test_a_layer_of_another_class_leaves_all_layers_empty() -> None:
+    of = packed("Llama", "mxint4")
+    past, other = DynamicCache(config=of.model.config), PackedCache(of.model.config, "mxint8")
+    past.layers[-1] = other.layers[-1]
+    before = [copy.deepcopy(vars(layer)) for layer in past.layers]
+    assert call(NativeStep(of.model), drawn(20), past) is None
+    assert [vars(layer) for layer in past.layers] == before
+
+
 def test_a_prompt_needs_two_programs() -> None:
     of = packed("Llama", "mxint4")
     native = NativeStep(of.model)

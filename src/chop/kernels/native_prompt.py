@@ -69,9 +69,12 @@ class EmptyCache:
     def __init__(self, layers: Sequence[Any], appended: Sequence[tuple[Tensor, Tensor]]) -> None:
         if len(layers) != len(appended):
             raise UnsupportedError("a cache with other layers")
-        self._layers = layers
+        self._layers, self._appended = layers, appended
         self._before = [{k: _copied(v) for k, v in vars(layer).items()} for layer in layers]
-        for layer, (key, value) in zip(layers, appended, strict=True):
+
+    def begin(self) -> None:
+        """Make the layers ready for native steps; raise UnsupportedError if one cannot be."""
+        for layer, (key, value) in zip(self._layers, self._appended, strict=True):
             _begin(layer, key[:1], value[:1])
 
     def restore(self) -> None:

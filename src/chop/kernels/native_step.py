@@ -121,6 +121,7 @@ class NativeStep:
         cache, results, is_read = EmptyCache(past.layers, program.step.appended), [], False
         only_last = bool(arguments.get(KEPT_LOGITS))
         try:
+            cache.begin()
             for number, part in enumerate(parts, 1):
                 is_stored_only = only_last and number < len(parts)
                 count = part[TOKENS].shape[1]
