@@ -23,7 +23,7 @@ def pays(draft: Sequence[int], accepted: int) -> bool:
     return accepted >= min(PAYS, len(draft))
 
 
-class Gate(Protocol):
+class DraftGate(Protocol):
     """Decision whether the next step takes a draft."""
 
     def admits(self, tokens: Sequence[int], draft: Sequence[int]) -> bool:
@@ -37,7 +37,7 @@ class Gate(Protocol):
 
 
 class TrialGate:
-    """Gate for drafts that cost nothing: it opens when one would have been right.
+    """DraftGate for drafts that cost nothing: it opens when one would have been right.
 
     While it is closed, drafts are compared with the tokens that plain steps generate. It closes
     after a draft that did not pay.
@@ -71,7 +71,7 @@ class TrialGate:
 
 
 class PauseGate:
-    """Gate for drafts that cost time: it closes for a while if recent ones did not pay."""
+    """DraftGate for drafts that cost time: it closes for a while if recent ones did not pay."""
 
     def __init__(self) -> None:
         self._recent: deque[bool] = deque(maxlen=RECENT)

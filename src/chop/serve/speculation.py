@@ -22,7 +22,7 @@ from chop.actions.generation import Generated, bytes_of, cache_bytes
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.graph.generating_model import has_cache
-from chop.serve.draft_gates import Gate, PauseGate, TrialGate
+from chop.serve.draft_gates import DraftGate, PauseGate, TrialGate
 from chop.serve.sampling import Sampler, Sampling
 
 MOST_DRAFTED = 15
@@ -34,7 +34,7 @@ LONGEST_MATCH, SHORTEST_MATCH = 3, 2
 class Drafter(Protocol):
     """Source of drafts; `gate` returns a new decision when to use them."""
 
-    def gate(self) -> Gate:
+    def gate(self) -> DraftGate:
         """Return a gate for one answer."""
 
     def propose(self, tokens: Sequence[int], most: int) -> list[int]:
@@ -48,7 +48,7 @@ class PromptLookup:
     [7, 8, 5]
     """
 
-    def gate(self) -> Gate:
+    def gate(self) -> DraftGate:
         """Return a gate that tries lookups on generated tokens before a step takes one."""
         return TrialGate()
 
@@ -69,7 +69,7 @@ class DraftModel:
         check_speculation(graph)
         self._reader = _Reader(graph)
 
-    def gate(self) -> Gate:
+    def gate(self) -> DraftGate:
         """Return a gate that pauses the model while its drafts are wrong."""
         return PauseGate()
 
