@@ -24,8 +24,8 @@ pytestmark = pytest.mark.skipif(library() is None, reason="needs a C++ compiler"
 QUICK = ("Llama", "Mistral", "GPT-2")
 """Families of the fast tests: grouped keys, a sliding window, and transposed float weights."""
 FAMILIES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NATIVE]
-MOST_ROWS = 11
-"""Two blocks of four rows, a pair and one more."""
+MOST_ROWS = 15
+"""A block of eight rows, one of four, a pair and one more."""
 
 
 @pytest.fixture(autouse=True)
@@ -84,13 +84,13 @@ class Sequences:
 
 def compare(of: MaseGraph, seed: int = 0, events: int = 24, cache: str = "float") -> None:
     sequences = Sequences(of, seed, cache)
-    for _ in range(MOST_ROWS - 3):
+    for _ in range(MOST_ROWS - 7):
         sequences.join()
     for _ in range(events):
         choice = sequences.draw.random()
-        if choice < 0.3 and len(sequences.alone) < MOST_ROWS:
+        if choice < 0.45 and len(sequences.alone) < MOST_ROWS:
             sequences.join()
-        elif choice < 0.5 and len(sequences.alone) > 1:
+        elif choice < 0.6 and len(sequences.alone) > 1:
             sequences.leave()
         sequences.step()
 

@@ -8,10 +8,12 @@ import random
 import pytest
 import torch
 from generating_models import FAMILIES, PAIRS, graph
+from kernels.test_native_step import packed
 
 from chop import MaseGraph
 from chop.errors import ConfigError
 from chop.kernels.cache import PackedCache
+from chop.kernels.native_prompt import MOST_PROMPT
 from chop.serve.batch_cache import SPARE, BatchCache
 from chop.serve.batch_engine import BatchEngine, EngineLimits
 from chop.serve.jobs import CANCELLED, LENGTH, STOP, Job, TokenList
@@ -30,9 +32,10 @@ QUICK = ("Llama", "Mistral")
 NEW = 12
 
 
-def prompts(count: int, seed: int = 0) -> list[list[int]]:
+def prompts(count: int, seed: int = 0, longest: int = 19) -> list[list[int]]:
     draw = random.Random(seed)
-    return [[draw.randrange(3, 90) for _ in range(draw.randrange(1, 20))] for _ in range(count)]
+    lengths = [draw.randrange(1, longest + 1) for _ in range(count)]
+    return [[draw.randrange(3, 90) for _ in range(length)] for length in lengths]
 
 
 def offline(of: MaseGraph, prompt: list[int], new: int = NEW, cache: str = "float") -> list[int]:
@@ -62,12 +65,13 @@ def test_answers_with_a_quantised_cache_equal_those_alone(cache):
     assert engine.generate(given, Sampling(max_tokens=NEW)) == expected
 
 
-def test_jobs_that_join_and_leave_at_any_step_change_no_answer():
-    draw, of = random.Random(3), graph("Llama")
+@pytest.mark.parametrize("weights", [None, "mxint4", "int4"])
+def test_jobs_that_join_and_leave_at_any_step_change_no_answer(weights):
+    draw, of = random.Random(3), packed("Llama", weights) if weights else graph("Llama")
     engine = BatchEngine(of, EngineLimits(max_batch=3))
     waiting = [
         Job(tuple(p), Sampling(max_tokens=draw.randrange(1, 30)), TokenList())
-        for p in prompts(24, 1)
+        for p in prompts(24, 1, longest=MOST_PROMPT + 20)
     ]
     jobs, left = list(waiting), []
     while engine.running or engine.waiting or waiting:

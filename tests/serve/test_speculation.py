@@ -12,6 +12,7 @@ from kernels.test_native_step import packed
 
 from chop import MaseGraph
 from chop.errors import ConfigError
+from chop.serve.draft_gates import FIRST_PAUSE, RECENT, PauseGate, TrialGate
 from chop.serve.speculation import MOST_DRAFTED, DraftModel, PromptLookup, speculate
 
 WINDOWED = ("Mistral", "Gemma 2", "Gemma 3")
@@ -20,11 +21,27 @@ QUICK = ("Llama", "GPT-2")
 NEW = 40
 
 
+class Open:
+    """Gate that admits every draft."""
+
+    def is_waiting(self, tokens):
+        return False
+
+    def admits(self, tokens, draft):
+        return True
+
+    def learn(self, draft, accepted):
+        pass
+
+
 class Guesses:
     """Drafts that are right, wrong or both, by chance; a right one is read from `answer`."""
 
     def __init__(self, answer, seed):
         self.answer, self.draw = answer, random.Random(seed)
+
+    def gate(self):
+        return self.draw.choice([TrialGate, PauseGate, Open])()
 
     def propose(self, tokens, most):
         right = self.answer[len(tokens) : len(tokens) + self.draw.randrange(most + 1)]
@@ -128,3 +145,48 @@ def test_what_cannot_be_speculated_is_refused():
         speculate(graph("Mistral"), [5], PromptLookup(), max_new_tokens=2)
     with pytest.raises(ConfigError, match="T5ForConditionalGeneration is an encoder-decoder"):
         DraftModel(graph("T5"))
+
+
+class Wrong:
+    """Drafts that are never right."""
+
+    def __init__(self, answer, gate):
+        self.answer, self.gate = answer, gate
+
+    def propose(self, tokens, most):
+        return [(self.answer[len(tokens)] + 1) % 90] * most
+
+
+def test_wrong_lookups_are_never_used():
+    of, prompt = with_settings(eos_token_id=None), prompt_of(3)
+    expected = plain(of, prompt)
+    run = speculate(of, prompt, Wrong(expected, TrialGate), max_new_tokens=NEW)
+    assert run.tokens[0].tolist() == expected and run.drafted == 0
+
+
+def test_a_model_with_wrong_drafts_pauses_for_longer_and_longer():
+    of, prompt, new = with_settings(eos_token_id=None), prompt_of(3), 100
+    expected = plain(of, prompt, new)
+    run = speculate(of, prompt, Wrong(expected, PauseGate), max_new_tokens=new, draft_tokens=3)
+    assert run.tokens[0].tolist() == expected
+    tries = 3  # before and after the pauses of 16 and 32 tokens
+    assert run.drafted == 3 * RECENT * tries and FIRST_PAUSE * 3 + RECENT * tries < new
+
+
+def test_lookups_are_used_in_a_text_that_repeats_itself():
+    gate, tokens = TrialGate(), [5, 6, 7, 8, 9, 5, 6]
+    assert not gate.admits(tokens, [7, 8, 9])
+    assert not gate.admits([*tokens, 7], [8, 9, 5])
+    assert gate.admits([*tokens, 7, 8], [9, 5, 6])
+    gate.learn([9, 5, 6], 3)
+    assert gate.admits([*tokens, 7, 8, 9, 5, 6, 7], [8, 9, 5])
+    gate.learn([8, 9, 5], 1)
+    assert not gate.admits([*tokens, 7, 8, 9, 5, 6, 7, 8, 1], [])
+
+
+def test_a_trial_that_fails_is_followed_by_another():
+    gate = TrialGate()
+    assert not gate.admits([1, 2], [3, 4])
+    assert not gate.admits([1, 2, 9], [5, 6])  # 3 was wrong: now 5, 6 is on trial
+    assert not gate.admits([1, 2, 9, 5], [])
+    assert gate.admits([1, 2, 9, 5, 6], [7])

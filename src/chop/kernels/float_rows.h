@@ -49,6 +49,41 @@ inline float sum_of_lanes(Floats x) {
 }
 #endif
 
+#if defined(__AVX512F__)
+// Adds the upper to the lower half of each of two vectors, with one addition for both.
+template <int LOW, int HIGH>
+INLINED Floats add_halves(Floats a, Floats b) {
+  return _mm512_shuffle_f32x4(a, b, LOW) + _mm512_shuffle_f32x4(a, b, HIGH);
+}
+template <int LOW, int HIGH>
+INLINED Floats add_in_quarters(Floats a, Floats b) {
+  return _mm512_shuffle_ps(a, b, LOW) + _mm512_shuffle_ps(a, b, HIGH);
+}
+#endif
+
+// The sums of the lanes of N vectors; the bits are those of `sum_of_lanes`.
+template <int N>
+INLINED void sums_of_lanes(const Floats* x, float* y) {
+#if defined(__AVX512F__)
+  if constexpr (N % 4 == 0) {  // the additions of _mm512_reduce_add_ps, for four vectors at a time
+    Floats four[N / 4];
+    for (int i = 0; i < N / 4; ++i) {
+      const Floats* from = x + 4 * i;
+      four[i] = add_halves<0x88, 0xdd>(add_halves<0x44, 0xee>(from[0], from[1]),
+                                       add_halves<0x44, 0xee>(from[2], from[3]));
+    }
+    for (int i = 0; i < N / 4; ++i) {
+      const Floats two = add_in_quarters<0x44, 0xee>(four[i], four[i]);
+      const Floats one = add_in_quarters<0x88, 0xdd>(two, two);
+      const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+      _mm_storeu_ps(y + 4 * i, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one)));
+    }
+    return;
+  }
+#endif
+  for (int i = 0; i < N; ++i) y[i] = sum_of_lanes(x[i]);
+}
+
 // The product of two rows that may be shorter than a vector.
 inline float short_product(const float* a, const float* b, i64 n) {
   Floats sum = {};
@@ -173,8 +208,7 @@ struct QuickWhole8 : InOrder {
       }
     }
     rows.add_offsets<R, N>(total, sums);
-    for (int r = 0; r < R; ++r)
-      for (int b = 0; b < N; ++b) y[r][b] = sum_of_lanes(total[r][b]);
+    for (int r = 0; r < R; ++r) sums_of_lanes<N>(total[r], y[r]);
     return true;
   }
 };
@@ -250,7 +284,7 @@ struct QuickCodes4 {
 #pragma GCC unroll 8
         for (int k = 0; k < PER_LANE; ++k)
           w[k] = _mm512_permutexvar_ps(_mm512_srli_epi32(eight, static_cast<u32>(4 * k)), values);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int b = 0; b < N; ++b) {
           const float* own = x + b * step;
           __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
@@ -264,8 +298,7 @@ struct QuickCodes4 {
       }
     }
     rows.add_offsets<R, N>(total, sums);
-    for (int r = 0; r < R; ++r)
-      for (int b = 0; b < N; ++b) y[r][b] = sum_of_lanes(total[r][b]);
+    for (int r = 0; r < R; ++r) sums_of_lanes<N>(total[r], y[r]);
     return true;
   }
 };

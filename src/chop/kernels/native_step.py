@@ -15,6 +15,13 @@ from torch import Tensor
 from chop.ir.guards import Guards, guards_of
 from chop.ir.outputs import OutputTemplate, template_of
 from chop.ir.store.traced import TracedModule
+from chop.kernels.native_prompt import (
+    EmptyCache,
+    blocks_of,
+    is_prompt,
+    length_without_results,
+    reads_prompts,
+)
 from chop.kernels.step_builder import MASKS, PAST, POSITIONS, BuiltStep, build_step
 from chop.kernels.step_cache import LayerAccess, access_to, check_layer, kind_of
 from chop.kernels.step_code import (
@@ -31,26 +38,33 @@ from chop.nn.quantizers.kernels import is_traced
 
 _log = get_logger(__name__)
 
-TOKENS, KEPT_LOGITS = "input_ids", "logits_to_keep"
+TOKENS, KEPT_LOGITS, LOGITS = "input_ids", "logits_to_keep", "logits"
 INPUTS = frozenset((TOKENS, PAST, POSITIONS, KEPT_LOGITS, *MASKS))
 MOST_TOKENS = 16
-"""New tokens of one sequence in a native step; longer prompts are faster in PyTorch."""
+"""New tokens of one sequence in a native step; a prompt is read in blocks of as many."""
 MOST_FAILURES = 3
 """Steps in a row whose activations have no native product before native steps end."""
 
 
 @dataclass(frozen=True)
 class _Program:
-    """Native program of a step of some rows; `form` is what it was built for."""
+    """Native program of a step of some rows; `form` is what it was built for.
+
+    `stored`: number of its instructions after which the new tokens are in the cache.
+    """
 
     step: BuiltStep
     code: Any
     hooks: list[Any]
     form: tuple[Any, ...]
+    stored: int
+    reads_prompts: bool
 
 
 class NativeStep:
     """Native decode step of `model`: a new token of each row of a batch, or some of one sequence.
+
+    Short prompts are read in blocks of tokens (`chop.kernels.native_prompt`).
 
     Each token has the bits that it has alone. `run` returns None for a call that is no decode
     step, and for all calls if an op has no native code; the caller then runs the model. `problem`
@@ -73,22 +87,63 @@ class NativeStep:
 
     def run(self, arguments: Mapping[str, Any]) -> Any:
         """Return the model's output for new tokens, None if the native step does not apply."""
-        if self.problem is not None or not _is_decode_step(arguments):
+        if self.problem is not None or not _may_run(arguments):
             return None
-        rows = arguments[TOKENS].numel()
         with self._lock:
-            if rows not in self._programs:
-                self._programs[rows] = self._built(rows)
-            program = self._programs[rows]
-            if program is None:
-                return None
             try:
-                self._check(program, arguments)
-                past = self._opened(arguments)
+                if is_prompt(arguments):
+                    return self._read(arguments)
+                is_step = _is_decode_step(arguments)
+                return self._step(arguments, arguments[TOKENS].numel()) if is_step else None
             except UnsupportedError as error:
-                _log.debug("generate: a decode step runs in PyTorch: %s.", error)
+                _log.debug("generate: a step runs in PyTorch: %s.", error)
                 return None
-            return self._run(program, arguments, past)
+
+    def _step(
+        self, arguments: Mapping[str, Any], rows: int, *, is_stored_only: bool = False
+    ) -> Any:
+        """Run one step of a program of `rows` rows, of which the tokens are the first.
+
+        Return None if it failed, and a dict without outputs if it only stores.
+        """
+        program = self._program(rows)
+        self._check(program, arguments)
+        past = self._opened(arguments, rows)
+        return self._run(program, arguments, past, is_stored_only=is_stored_only)
+
+    def _read(self, arguments: Mapping[str, Any]) -> Any:
+        """Read a prompt into an empty cache, block by block; return None if a block failed."""
+        parts = list(blocks_of(arguments, MOST_TOKENS))
+        program, past = self._program(1), arguments[PAST]
+        tensors = [k for k, v in program.step.outputs.items() if isinstance(v, Tensor)]
+        if not program.reads_prompts or tensors != [LOGITS]:
+            raise UnsupportedError("a prompt that PyTorch reads faster")
+        cache, results, is_read = EmptyCache(past.layers, program.step.appended), [], False
+        only_last = bool(arguments.get(KEPT_LOGITS))
+        try:
+            cache.begin()
+            for number, part in enumerate(parts, 1):
+                is_stored_only = only_last and number < len(parts)
+                count = part[TOKENS].shape[1]
+                rows = count if count in self._programs else MOST_TOKENS  # a program takes long
+                result = self._step(part, rows, is_stored_only=is_stored_only)
+                if result is None:
+                    return None
+                results.append(result)
+            is_read = True
+        finally:
+            if not is_read:
+                cache.restore()
+        return _joined(results, only_last=only_last)
+
+    def _program(self, rows: int) -> _Program:
+        """Return the program of some rows; raise UnsupportedError if there is none."""
+        if rows not in self._programs:
+            self._programs[rows] = self._built(rows)
+        program = self._programs[rows]
+        if program is None:
+            raise UnsupportedError(f"no program of {rows} rows")
+        return program
 
     def _built(self, rows: int) -> _Program | None:
         try:
@@ -107,7 +162,8 @@ class NativeStep:
             self._tables, self._checked = _tables(self._model), None
         modules = [module for module in step.modules if module is not self._model]
         hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
-        return _Program(step, step.program.finish(), hooks, _form(step, self._tables))
+        form, stored = _form(step, self._tables), length_without_results(step)
+        return _Program(step, step.program.finish(), hooks, form, stored, reads_prompts(step))
 
     def _give_up(self, problem: str) -> None:
         self.problem = problem
@@ -144,27 +200,37 @@ class NativeStep:
             self._programs = {}
             raise UnsupportedError("other layers, weights or modes; the programs are built again")
 
-    def _opened(self, arguments: Mapping[str, Any]) -> PastRecord:
+    def _opened(self, arguments: Mapping[str, Any], rows: int) -> PastRecord:
         """Return the record of the cache, with room in its layers; raise UnsupportedError."""
-        past, count = arguments[PAST], arguments[TOKENS].shape[1]
+        past, sequences = arguments[PAST], len(arguments[TOKENS])
         starts = _starts(arguments)
         for access, layer, record in zip(self._access, past.layers, self._layers, strict=True):
-            access.open(layer, record, count)
-        return PastRecord(self._layers, Update(), starts, past.get_seq_length() + 1, count > 1)
+            access.open(layer, record, rows // sequences)
+        is_sequence = rows > sequences
+        return PastRecord(self._layers, Update(), starts, past.get_seq_length() + 1, is_sequence)
 
-    def _run(self, program: _Program, arguments: Mapping[str, Any], record: PastRecord) -> Any:
+    def _run(
+        self,
+        program: _Program,
+        arguments: Mapping[str, Any],
+        record: PastRecord,
+        *,
+        is_stored_only: bool,
+    ) -> Any:
         step, past, tokens = program.step, arguments[PAST], arguments[TOKENS]
         positions, count = arguments.get(POSITIONS), tokens.shape[1]
         if positions is None:
             positions = torch.arange(count).expand(tokens.shape) + past.get_seq_length()
-        step.token.copy_(tokens.reshape(-1, 1))
-        step.position.copy_(positions.reshape(-1, 1))
+        for buffer, values in ((step.token, tokens), (step.position, positions)):
+            buffer[: values.numel()] = values.reshape(-1, 1)
+            buffer[values.numel() :] = values.reshape(-1)[-1]  # rows that nothing reads
         parts = list(zip(self._access, past.layers, self._layers, strict=True))
-        if self._execute(program, past, record):
+        length = program.stored if is_stored_only else len(program.code)
+        if self._execute(program, past, record, length=length):
             for access, layer, own in parts:
                 access.close(layer, own, count)
             self._failures = 0
-            return self._output(step, past, count)
+            return {} if is_stored_only else self._output(step, past, count)
         for access, layer, _ in parts:
             access.undo(layer)
         self._failures += 1
@@ -172,8 +238,10 @@ class NativeStep:
             self._give_up("activations without a native product")
         return None
 
-    def _execute(self, program: _Program, past: Any, record: PastRecord, times: Any = None) -> bool:
-        """Run the program; return False if an instruction could not."""
+    def _execute(
+        self, program: _Program, past: Any, record: PastRecord, *, length: int, times: Any = None
+    ) -> bool:
+        """Run the first `length` instructions; return False if one could not."""
         step, built = program.step, library()
         assert built is not None, "a program is built before it runs"
 
@@ -189,7 +257,7 @@ class NativeStep:
 
         record.update = Update(update)
         threads = torch.get_num_threads()
-        is_sound = built.mase_step(program.code, len(program.code), record, threads, times)
+        is_sound = built.mase_step(program.code, length, record, threads, times)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -209,7 +277,8 @@ class NativeStep:
         past, program = arguments[PAST], self._programs.get(arguments[TOKENS].numel())
         assert program is not None, "run a step before its profile"
         seconds = (ctypes.c_double * len(program.code))()
-        self._execute(program, past, self._opened(arguments), seconds)
+        record, length = self._opened(arguments, arguments[TOKENS].numel()), len(program.code)
+        self._execute(program, past, record, length=length, times=seconds)
         totals = dict.fromkeys(KINDS, 0.0)
         for instruction, each in zip(program.code, seconds, strict=True):
             totals[KINDS[instruction.kind]] += each
@@ -236,7 +305,7 @@ def _result(value: Any, past: Any, count: int) -> Any:
         return past
     if not isinstance(value, Tensor):
         return value
-    return value.clone() if count == 1 else value.transpose(0, 1).contiguous()
+    return value.clone() if count == 1 else value[:count].transpose(0, 1).clone()
 
 
 def _has_own_hooks(model: torch.nn.Module) -> bool:
@@ -245,19 +314,34 @@ def _has_own_hooks(model: torch.nn.Module) -> bool:
     return any(not isinstance(hook, OutputTemplate | Guards) for hook in hooks)
 
 
-def _is_decode_step(arguments: Mapping[str, Any]) -> bool:
-    """Return True for one new token of each row, or some of one row, on the CPU."""
+def _joined(results: list[Any], *, only_last: bool) -> Any:
+    """Return the output of a prompt from those of its blocks."""
+    last = results[-1]
+    if only_last:
+        last[LOGITS] = last[LOGITS][:, -1:].contiguous()
+    elif len(results) > 1:
+        last[LOGITS] = torch.cat([result[LOGITS] for result in results], 1)
+    return last
+
+
+def _may_run(arguments: Mapping[str, Any]) -> bool:
+    """Return True for tokens and a cache on the CPU whose operators nothing else has to see."""
     tokens = arguments.get(TOKENS)
     if type(tokens) is not Tensor or tokens.dim() != 2 or not tokens.is_cpu or not tokens.numel():
-        return False
-    count = tokens.shape[1]
-    if count > 1 and (len(tokens) > 1 or count > MOST_TOKENS):
         return False
     if not arguments.keys() <= INPUTS or arguments.get(PAST) is None or _is_watched(tokens):
         return False
     positions = arguments.get(POSITIONS)
     are_known = positions is None or positions.shape == tokens.shape
-    return are_known and arguments.get(KEPT_LOGITS, 0) in ((0,) if count > 1 else (0, 1))
+    return are_known and arguments.get(KEPT_LOGITS, 0) in (0, 1)
+
+
+def _is_decode_step(arguments: Mapping[str, Any]) -> bool:
+    """Return True for one new token of each row, or some of one row."""
+    rows, count = arguments[TOKENS].shape
+    if count == 1:
+        return True
+    return rows == 1 and count <= MOST_TOKENS and not arguments.get(KEPT_LOGITS)
 
 
 def _starts(arguments: Mapping[str, Any]) -> Any:

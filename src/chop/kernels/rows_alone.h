@@ -32,7 +32,13 @@ void each_way(const Linear& c, Body body) {
   }
 }
 
-constexpr i64 TOGETHER = 4;  // rows of activations that share a decoded vector of the weight
+// Rows of activations that share a decoded vector of the weight: as many as registers hold.
+#if defined(__AVX512F__)
+constexpr int TOGETHER = 8;
+#else
+constexpr int TOGETHER = 4;
+#endif
+constexpr i64 NEAREST_CACHE = 24 * 1024;  // bytes that such rows may take
 constexpr i64 TILE = 32;     // rows of the weight for which such rows stay in the nearest cache
 constexpr i64 LINE = 16;     // floats of a cache line
 
@@ -127,7 +133,7 @@ INLINED void quick_tile(const WeightRows<Format>& w, i64 row, const Arranged<For
 template <class Format, int N>
 void quick_products(const WeightRows<Format>& w, const Arranged<Format>& rows, i64 i,
                     std::vector<float>& buffer) {
-  constexpr int R = N > 1 ? Quick<Format>::ROWS : 1;
+  constexpr int R = N == 2 || N == 4 ? Quick<Format>::ROWS : 1;
   i64 row = w.first;
   for (; row + R <= w.last; row += R) quick_tile<Format, R, N>(w, row, rows, i, buffer);
   for (; row < w.last; ++row) quick_tile<Format, 1, N>(w, row, rows, i, buffer);
@@ -142,8 +148,10 @@ void float_rows_alone(const Linear& c) {
     const WeightRows<Format> w{c, table, first, min(first + TILE, c.shape.rows)};
     if constexpr (Quick<Format>::EXISTS) {
       i64 i = 0;
-      for (; i + TOGETHER <= rows.count(); i += TOGETHER)
-        quick_products<Format, TOGETHER>(w, rows, i, buffer);
+      if (TOGETHER * rows.step * static_cast<i64>(sizeof(float)) <= NEAREST_CACHE)
+        for (; i + TOGETHER <= rows.count(); i += TOGETHER)
+          quick_products<Format, TOGETHER>(w, rows, i, buffer);
+      for (; i + 4 <= rows.count(); i += 4) quick_products<Format, 4>(w, rows, i, buffer);
       for (; i + 2 <= rows.count(); i += 2) quick_products<Format, 2>(w, rows, i, buffer);
       for (; i < rows.count(); ++i) quick_products<Format, 1>(w, rows, i, buffer);
     }

@@ -79,6 +79,15 @@ double seconds() {
 
 }  // namespace
 
+// 1 if the rows of a product share what is decoded of the weight.
+extern "C" __attribute__((visibility("default"))) int mase_step_shares_rows() {
+#if defined(__AVX512F__)
+  return 1;
+#else
+  return 0;
+#endif
+}
+
 // Runs `count` instructions; 0 if one of them could not. `times`, if given, receives the seconds of
 // each instruction on the first thread, with its waiting.
 extern "C" __attribute__((visibility("default"))) int mase_step(const Instruction* code, i64 count,

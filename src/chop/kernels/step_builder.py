@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping
@@ -131,10 +132,15 @@ def _op_value(builder: StepBuilder, node: fx.Node, args: Any, kwargs: Any) -> An
     if rule is None:
         raise UnsupportedError(f"no native code for '{name}'")
     try:
-        bound = inspect.signature(rule).bind(builder, *args, **kwargs)
+        bound = _signature(rule).bind(builder, *args, **kwargs)
     except TypeError as error:
         raise UnsupportedError(f"'{name}' with other arguments: {error}") from error
     return rule(*bound.args, **bound.kwargs)
+
+
+@functools.cache
+def _signature(rule: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(rule)
 
 
 def _plain_op(node: fx.Node) -> str:

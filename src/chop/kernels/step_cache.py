@@ -130,7 +130,7 @@ class EncodedLayer:
 
 
 class RoomyLayer:
-    """Keys and values of a layer whose own buffers have free columns (`room_for_one`)."""
+    """Keys and values of a layer whose own buffers have free columns (`room_for`)."""
 
     def owns(self, layer: Any) -> bool:
         """Return False: any code may change the layer."""
@@ -138,8 +138,7 @@ class RoomyLayer:
 
     def open(self, layer: Any, record: LayerRecord, count: int = 1) -> None:
         """Write the addresses of the layer's buffers to `record`."""
-        _check_single(count)
-        keys, values = layer.room_for_one()
+        keys, values = layer.room_for(count)
         _fill(record, keys, values, layer.cumulative_length + 1)
         record.is_updated_by_caller = 0
 
@@ -147,8 +146,8 @@ class RoomyLayer:
         """Do nothing: the native code writes the new token."""
 
     def close(self, layer: Any, record: LayerRecord, count: int = 1) -> None:
-        """Count the new token."""
-        layer.cumulative_length += 1
+        """Count the new tokens."""
+        layer.cumulative_length += count
 
     def undo(self, layer: Any) -> None:
         """Do nothing: the layer changes when the step ends."""
@@ -161,7 +160,7 @@ def kind_of(layer: Any) -> tuple[type, Any]:
 
 def access_to(layer: Any) -> LayerAccess:
     """Return a new access to a layer of this kind; raise UnsupportedError if there is none."""
-    if isinstance(getattr(layer, "codec", None), FloatCodec) and hasattr(layer, "room_for_one"):
+    if isinstance(getattr(layer, "codec", None), FloatCodec) and hasattr(layer, "room_for"):
         return RoomyLayer()
     if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
         return FloatBuffers()
@@ -179,7 +178,7 @@ def check_layer(layer: Any, rows: int) -> None:
             raise UnsupportedError("a cache of other rows")
         return
     keys, values = layer.keys, layer.values
-    if keys is None or not keys.numel() or len(keys) != rows:
+    if keys is None or keys.dim() != 4 or len(keys) != rows:
         raise UnsupportedError("a cache without tokens, or of other rows")
     if not keys.dtype == values.dtype == torch.float32 or not keys.is_cpu:
         raise UnsupportedError(f"a cache of {keys.dtype} on {keys.device}")

@@ -47,11 +47,18 @@ class BatchLayer(PackedLayer):  # type: ignore[no-untyped-call]
             self._parts[name] = tuple(_written(buffer, part, start) for buffer, part in pairs)
         return self.keys, self.values
 
-    def room_for_one(self) -> tuple[Tensor, ...]:
-        """Return the buffers of unchanged keys and values, with a column for one more token."""
+    def begin(self, key: Tensor, value: Tensor) -> None:
+        """Make the empty layer hold no tokens, in buffers for states such as `key` and `value`."""
+        self.lazy_initialization(key, value)
+        for name, states in (("key", key), ("value", value)):
+            parts = self._encoded(name, states[:, :, :0])
+            self._parts[name] = tuple(_with_room(part, 0) for part in parts)
+
+    def room_for(self, count: int) -> tuple[Tensor, ...]:
+        """Return the buffers of unchanged keys and values, with columns for `count` tokens."""
         for name, (buffer,) in self._parts.items():
-            if self.cumulative_length == buffer.shape[2]:
-                self._parts[name] = (pad(buffer, (0, 0, 0, SPARE)),)
+            if self.cumulative_length + count > buffer.shape[2]:
+                self._parts[name] = (pad(buffer, (0, 0, 0, count + SPARE)),)
         return self._parts["key"][0], self._parts["value"][0]
 
     def _values(self, name: str) -> Any:

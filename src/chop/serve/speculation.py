@@ -3,7 +3,8 @@
 A step on a draft costs less than a step for each of its tokens, since the weights are read once.
 The tokens are those of plain greedy decoding: a native step computes each token of a draft with the
 bits that it has alone. Where steps run in PyTorch, tokens whose logits differ in the last bits may
-change places.
+change places. Drafts that are wrong cost time, so a gate decides when to use them
+(`chop.serve.draft_gates`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from chop.actions.generation import Generated, bytes_of, cache_bytes
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.graph.generating_model import has_cache
+from chop.serve.draft_gates import DraftGate, PauseGate, TrialGate
 from chop.serve.sampling import Sampler, Sampling
 
 MOST_DRAFTED = 15
@@ -30,7 +32,10 @@ LONGEST_MATCH, SHORTEST_MATCH = 3, 2
 
 
 class Drafter(Protocol):
-    """Source of drafts."""
+    """Source of drafts; `gate` returns a new decision when to use them."""
+
+    def gate(self) -> DraftGate:
+        """Return a gate for one answer."""
 
     def propose(self, tokens: Sequence[int], most: int) -> list[int]:
         """Return up to `most` tokens that may follow `tokens`."""
@@ -42,6 +47,10 @@ class PromptLookup:
     >>> PromptLookup().propose([5, 6, 7, 8, 5, 6], 3)
     [7, 8, 5]
     """
+
+    def gate(self) -> DraftGate:
+        """Return a gate that tries lookups on generated tokens before a step takes one."""
+        return TrialGate()
 
     def propose(self, tokens: Sequence[int], most: int) -> list[int]:
         """Return the tokens behind the latest occurrence of the longest match."""
@@ -59,6 +68,10 @@ class DraftModel:
     def __init__(self, graph: MaseGraph) -> None:
         check_speculation(graph)
         self._reader = _Reader(graph)
+
+    def gate(self) -> DraftGate:
+        """Return a gate that pauses the model while its drafts are wrong."""
+        return PauseGate()
 
     def propose(self, tokens: Sequence[int], most: int) -> list[int]:
         """Return the most probable tokens one after the other."""
@@ -164,6 +177,7 @@ class _Run:
         self._sampler = Sampler(graph.as_transformers(), prompt, Sampling(max_tokens=most))
         self._prompt = prompt
         self._is_done = False
+        self._gate = drafter.gate()
         self._steps = self._drafted = self._accepted = 0
 
     @property
@@ -188,7 +202,7 @@ class _Run:
 
     def _step(self) -> None:
         room = self._most - len(self._sampler.tokens) - 1
-        draft = self._drafter.propose(self._tokens, min(self._longest, room)) if room else []
+        draft, before = self._draft(min(self._longest, room)), self._accepted
         self._steps += 1
         self._drafted += len(draft)
         # one length of steps: a native step is compiled for each
@@ -196,6 +210,15 @@ class _Run:
         read = [*draft, *filling]
         logits = self._reader.logits([*self._tokens, *read], len(read) + 1)
         self._take(logits[: len(draft) + 1], draft)
+        self._gate.learn(draft, self._accepted - before)
+
+    def _draft(self, most: int) -> list[int]:
+        """Return a draft of up to `most` tokens, none if it is not expected to save time."""
+        tokens = self._tokens
+        if not most or self._gate.is_waiting(tokens):
+            return []
+        draft = self._drafter.propose(tokens, most)
+        return draft if self._gate.admits(tokens, draft) else []
 
     def _take(self, logits: Tensor, draft: list[int]) -> None:
         """Choose a token by each row of logits, up to the first that differs from the draft."""
