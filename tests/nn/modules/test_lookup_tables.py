@@ -131,6 +131,14 @@ def test_thermometer_counts_thresholds_that_are_reached() -> None:
         assert bits[row, feature, level] == float(x[row, feature] >= thresholds[feature, level])
 
 
+def test_thresholds_are_a_copy_of_the_caller_s() -> None:
+    given = torch.full((1, 2), 5.0)
+    layer = Thermometer(given.expand(3, -1))
+    given += 1
+    layer.load_state_dict(layer.state_dict())  # no view of one row
+    assert layer.thresholds.tolist() == [[5.0, 5.0]] * 3
+
+
 def test_quantiles_share_the_values_equally_in_steps() -> None:
     rows = torch.arange(1.0, 101.0)[:, None].expand(-1, 2).clone()
     rows[:, 1] = 0

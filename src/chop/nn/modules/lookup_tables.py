@@ -46,7 +46,7 @@ class Thermometer(nn.Module):
         super().__init__()
         table = torch.as_tensor(thresholds, dtype=torch.float32)
         if table.ndim == 1 and features is not None:
-            table = table.expand(features, -1).clone()
+            table = table.expand(features, -1)
         if table.ndim != 2 or 0 in table.shape or (features or len(table)) != len(table):
             raise ConfigError(
                 f"Thermometer: thresholds of shape {list(table.shape)} with features={features}. "
@@ -57,7 +57,7 @@ class Thermometer(nn.Module):
         if not table.isfinite().all():
             raise ConfigError("Thermometer: thresholds must be finite numbers.")
         self.width = width
-        self.register_buffer("thresholds", table)
+        self.register_buffer("thresholds", table.clone())  # the caller's may be a view
 
     @property
     def features(self) -> int:
