@@ -128,6 +128,7 @@ BY_HAND = {
     "area_designs.py": "several steps with folders between them",
     "constant_digits.py": "several steps with folders between them",
     "constant_digits_held_out.py": "needs the folder of constant_digits.py",
+    "mnist_tables.py": "several steps with folders between them",
     "prediction_bands.py": "writes tables of the predictor, not results",
     "guard.py": "compares two commits: make guard",
     "guard_rows.py": "worker of guard.py",

@@ -353,7 +353,7 @@ SUBJECTS = {
     ),
     "Hardware": (
         "hardware", "hardware_transformer", "hardware_pareto", "llm_rtl", "physical", "boards",
-        "area_designs", "area_grid", "constant_digits", "constant_weights",
+        "area_designs", "area_grid", "constant_digits", "constant_weights", "mnist_tables",
     ),
 }  # fmt: skip
 """Heading of the page -> files of bench/results. A new file goes where it belongs."""

@@ -75,6 +75,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "kernels_cpu_x86": ("chop/kernels",),
     "kernels_cuda": ("chop/kernels",),
     "kernels_cuda/linear": GPU_KERNELS,
+    "mnist_tables": (*HARDWARE, "chop/nn/modules/lookup_tables.py"),
     "physical": ("chop/hw",),
     "prune_gpu": ("chop/passes/prune", "chop/passes/pack"),
     "prune_methods": ("chop/passes/prune", "chop/passes/ptq"),

@@ -72,6 +72,7 @@ TOGETHER = {
     **dict.fromkeys(("fixed_leaky_relu",), "casts"),
     **dict.fromkeys(("fixed_lut", "fixed_piecewise", "fixed_embedding"), "tables"),
     **dict.fromkeys(("fixed_shift_add", "fixed_table_sum"), "constants"),
+    **dict.fromkeys(("lookup_tables", "thermometer"), "lookups"),
     **dict.fromkeys(("fifo", "gearbox", "skid_buffer", "stream_concat", "stream_fork"), "movers"),
     **dict.fromkeys(("stream_reorder", "stream_slice"), "movers"),
 }

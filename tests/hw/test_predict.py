@@ -95,7 +95,8 @@ def test_cost_counts_multipliers_and_area_the_dsp_blocks_of_a_family():
     pairs = [(extra_blocks(case, "ecp5"), extra_blocks(case, "xc7")) for case in cases]
     assert any(ecp5 != xc7 for ecp5, xc7 in pairs)
     assert min(min(pairs)) < 0 < max(max(pairs))
-    assert all(cls.cases()[0].cost().register_bits > 0 for cls in unmodelled())
+    clocked = [case for case in (cls.cases()[0] for cls in unmodelled()) if case.twins()]
+    assert clocked and all(case.cost().register_bits > 0 for case in clocked)
 
 
 def test_rows_of_other_rtl_are_measured_anew(models, tmp_path, monkeypatch):

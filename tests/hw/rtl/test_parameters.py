@@ -65,6 +65,7 @@ WRONG = {
         {"HIGHEST": 14},
     ),
     "gearbox": ({"UNIT": 3}, {"DATA_IN_0_PRECISION_0": 0}),
+    "lookup_tables": ({"TABLE_INPUTS": 7}, {"DATA_IN_0_TENSOR_SIZE_DIM_0": 0}),
     "mxint_to_fixed": ({"DATA_IN_0_TOP": 8}, {"DATA_OUT_0_PRECISION_0": 0}),
     "rom_bank_source": ({"DEPTH": 0}, {"BANKS": 0}, {"REPEATS": 0}),
     "rom_source": ({"DEPTH": 0},),
@@ -85,6 +86,7 @@ WRONG = {
     "stream_reorder": ({"DATA_IN_0_PARALLELISM_DIM_0": 3}, {"DATA_IN_0_PRECISION_0": 0}),
     "stream_route": ({"FIRST_BEATS": 0}, {"SECOND_BEATS": 0}),
     "stream_slice": ({"FIRST": 3},),
+    "thermometer": ({"DATA_IN_0_PRECISION_0": 63}, {"LEVELS": 0}),
     "tile_buffer": ({"GROUP": 3}, {"REPEATS": 0}),
     "whole_window": ({"PADDING_DIM_0": 2}, {"STRIDE_DIM_0": 0}, {"KERNEL_SIZE_DIM_1": 7}),
 }

@@ -35,6 +35,7 @@ from chop.ir.meta import mase_meta
 from chop.ir.node_arguments import operand_nodes
 from chop.ir.ops import Op, find_op, node_module
 from chop.ir.trace.effects import is_in_place
+from chop.nn.modules.lookup_tables import Thermometer
 
 TRUTH = Fixed(1, 0, is_signed=False)
 """The format of truth values."""
@@ -228,9 +229,9 @@ class Lowerer:
         is_whole = dtype is not None and not dtype.is_floating_point
         if dtype is torch.bool or (is_whole and self._is_mask(node)):
             return TRUTH
-        rows = [table_rows(user) for user in node.users if user in self.needed]
-        if rows and all(rows):  # numbers of the rows of tables
-            return Fixed(max(1, (max(rows) - 1).bit_length()), 0, is_signed=False)
+        widths = self._whole_widths(node)
+        if widths and all(widths):
+            return Fixed(max(widths), 0, is_signed=False)
         read = fixed_formats.formats_read(node, self._needed_op)
         listed = [number for number in read if number is not None]
         if not listed:
@@ -240,6 +241,14 @@ class Lowerer:
                 f"of its results.data_out_0 by hand."
             )
         return listed[0] if len(listed) == 1 else fixed_formats.union(listed)
+
+    def _whole_widths(self, node: fx.Node) -> list[int]:
+        """Return the bits of the whole numbers that each reader of `node`, behind views, takes."""
+        widths: list[int] = []
+        for user in (each for each in node.users if each in self.needed):
+            is_view = user.op != "output" and self.lowering(user).is_wiring
+            widths += self._whole_widths(user) if is_view else [whole_width(user)]
+        return widths
 
     def _is_mask(self, node: fx.Node) -> bool:
         """Return whether readers only compare an input with 0."""
@@ -411,6 +420,15 @@ def table_rows(node: fx.Node) -> int:
     """Return the rows of the table that `node` reads by number; 0 if it reads none."""
     module = node_module(node) if node.op == "call_module" else None
     return module.num_embeddings if isinstance(module, nn.Embedding) else 0
+
+
+def whole_width(node: fx.Node) -> int:
+    """Return the bits of the whole numbers without a sign that `node` reads; 0 if it reads none."""
+    module = node_module(node) if node.op == "call_module" else None
+    if isinstance(module, Thermometer):
+        return module.width
+    rows = table_rows(node)
+    return max(1, (rows - 1).bit_length()) if rows else 0
 
 
 def _results(output: Any) -> Iterator[Any]:

