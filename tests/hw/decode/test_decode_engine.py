@@ -138,16 +138,17 @@ def test_every_memory_is_predicted(small, name):
 
 
 MUTANTS = {
-    "ties round up": ("shift_cast", "&& (dropped_1_q[IN_WIDTH-2:0] != '0 || floor_1_q[0])", ""),
-    "no saturation": ("shift_cast", "high_1 != '0 && high_1 != '1", "1'b0"),
+    "ties round up": ("shift_cast", "&& (dropped_2_q[IN_WIDTH-2:0] != '0 || floor_2_q[0])", ""),
+    "no saturation": ("shift_cast", "high_2 != '0 && high_2 != '1", "1'b0"),
     "low half has a sign": ("block_dot", "i % 2 == 0 && is_wide", "1'b0"),
     "exponent of the vector": ("block_dot", "+ 5'(lanes_exponent)", "+ 5'd0"),
-    "sum is not cleared": ("block_dot", "first_q[5] ? '0 : acc_7_q", "acc_7_q"),
+    "sum is not cleared": ("block_dot", "first_q[6] ? '0 : acc_8_q", "acc_8_q"),
     "one exponent less": ("block_collector", "4'(i - 6)", "4'(i - 7)"),
-    "lowest mantissa": ("block_collector", "rounded_1 < -16'sd127 ? -8'sd127", "1'b0 ? 8'sd0"),
+    "lowest mantissa": ("block_collector", "rounded_2 < -16'sd127 ? -8'sd127", "1'b0 ? 8'sd0"),
     "rotation backwards": ("pair_rotator", "a_cos_q - b_sin_q", "a_cos_q + b_sin_q"),
-    "gate of the pair before": ("silu_gate", "valid_q[6] && !odd_q[6]", "valid_q[6] && odd_q[6]"),
-    "fine table": ("weighted_values", "33'(coarse_q) * 33'(fine_q)", "{1'b0, coarse_q, 16'd0}"),
+    "gate of the pair before": ("silu_gate", "&& !odd_q[DELAY-1]", "&& odd_q[DELAY-1]"),
+    "fine table": ("weighted_values", "33'(coarse_2_q) * 33'(fine_2_q)",
+                   "{1'b0, coarse_2_q, 16'd0}"),
     "sums of the head before": ("weighted_values", "if (clear) for", "if (rst) for"),
     "reciprocal without Newton": ("weighted_values", "34'h2_0000_0000 - near_one_q",
                                   "34'h1_0000_0000"),
@@ -156,7 +157,7 @@ MUTANTS = {
     "last of equal logits": ("decode_engine", "element > best_q", "element >= best_q"),
     "no fence": ("decode_engine", "!fetched_q.fence ||", "1'b1 ||"),
     "one head's place": ("decode_engine", "BEAT_ADDRESS'(HEAD_STRIDE)", "BEAT_ADDRESS'(0)"),
-    "room is not reserved": ("burst_reader", "room_q >= COUNT_WIDTH'(length)", "room_q != '0"),
+    "room is not reserved": ("burst_reader", "room_q >= COUNT_WIDTH'(length_q)", "room_q != '0"),
     "address moves while it waits": ("burst_reader", "(!m_axi_arvalid || m_axi_arready)", "1'b1"),
     "word is sent twice": ("cache_writer", "has_word && address_done && !take", "1'b0"),
 }  # fmt: skip

@@ -15,7 +15,9 @@ from chop.hw.sim.verilate import build_program
 from chop.nn.quantizers.arithmetic.tables import root_table
 
 HERE = Path(__file__).parent
-MODULES = ("shift_cast", "block_collector", "pair_rotator", "inverse_root")
+MODULES = (
+    "shift_cast", "block_collector", "pair_rotator", "inverse_root", "highest_bit", "wide_product"
+)  # fmt: skip
 COUNT = 4000
 LAYOUT = np.dtype([("wide", "<i8"), ("u", "<u8"), ("code", "<i4"), ("shift", "<i4")])
 CODES = (0, 1, -1, 127, 128, -127, -128, 255, 32767, -32768)
