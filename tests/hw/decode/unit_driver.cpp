@@ -20,6 +20,7 @@ void step(Vtop& top) {
   top.eval();
   if (top.cast_valid) printf("cast %d\n", int(int16_t(top.cast)));
   if (top.mantissa_valid) printf("block %d %d\n", int(int8_t(top.mantissa)), int(top.exponent));
+  if (top.product_valid) printf("product %lld\n", static_cast<long long>(top.product));
   if (top.rotated_valid) printf("rotated %d\n", int(int16_t(top.rotated)));
   top.clk = 1;
   top.eval();
