@@ -117,7 +117,9 @@ class _Writer:
         regions = self.image.regions
         embedding, rotations = regions["embedding"], regions["rotations"]
         beats = embedding.beats // shape.vocab
-        yield DecodeInstruction("embedding", DecodeOp.EMBED, embedding.address, beats, tail=EMBED_TAIL)
+        yield DecodeInstruction(
+            "embedding", DecodeOp.EMBED, embedding.address, beats, tail=EMBED_TAIL
+        )
         beats = rotations.beats // self.model.options.max_length
         yield DecodeInstruction("rotations", DecodeOp.ROTATION, rotations.address, beats, tail=2)
         for index, layer in enumerate(self.model.layers):
