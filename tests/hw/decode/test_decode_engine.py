@@ -48,7 +48,10 @@ def emitted(folder, *, data_width=128, engine=None, **options):
     return design
 
 
-EDGE_REQUEST = DecodeRequest((1, 0, 40, 3, 41), 12)
+EDGE_REQUESTS = [
+    DecodeRequest((1, 0, 40, 3, 41), 12),
+    DecodeRequest((77, 2, 24, 23, 91), 12),  # four elements round to -128 and are clipped to -127
+]
 
 
 def edge_engine(folder):
@@ -167,7 +170,7 @@ MUTANTS = {
 @pytest.mark.sim("verilator")
 def test_saturated_and_tiny_vectors_are_exact(tmp_path):
     design = edge_engine(tmp_path)
-    run = check(design, tmp_path, [EDGE_REQUEST])
+    run = check(design, tmp_path, EDGE_REQUESTS)
     assert run.results[0].logits.max() == 32767
 
 
@@ -183,7 +186,7 @@ def test_mutants_of_the_rtl_are_noticed(tmp_path, name):
     path.write_text(text.replace(before, after))
     timing = MemoryTiming(latency=60, write_latency=2000).with_stalls(0.3, 2)
     with pytest.raises((HardwareError, AssertionError)):
-        check(design, tmp_path, [EDGE_REQUEST], timing)
+        check(design, tmp_path, EDGE_REQUESTS, timing)
 
 
 def test_an_instruction_keeps_every_field():
