@@ -6,6 +6,7 @@
 
     python bench/llm_rtl.py shapes
     python bench/llm_rtl.py layer --gguf SmolLM2-135M-Instruct.Q4_1.gguf
+    python bench/llm_rtl.py routed --part ecp5-85k --width 128
 
 tokens      prompts of held-out text, continued in simulation with a DDR3-800 memory of 16 bits:
             every token and logit equals PyTorch; cycles, share of bandwidth, cycle model
@@ -14,6 +15,8 @@ perplexity  integer model and float model on the same held-out tokens, for MXINT
 shapes      tokens per second that the cycle model predicts for published models, on three boards
 layer       one decoder layer and the head of SmolLM2-135M in RTL, on the activations that the float
             model has before that layer: RTL, PyTorch integers and Python integers are equal
+routed      engine for the shapes of SmolLM2-135M, placed and routed on a part, with its ports in
+            shift registers: clock, cells, bitstream, and the tokens per second at that clock
 """
 
 from __future__ import annotations
@@ -32,19 +35,22 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
+from chop.actions.decoder_route import route_decoder
 from chop.actions.float_llama import float_llama
 from chop.export import from_gguf, tokenizer_from_gguf
+from chop.hw.decode.decode_area import engine_area
 from chop.hw.decode.decode_cycles import predict_cycles
 from chop.hw.decode.decode_emit import EngineOptions, design_engine, emit_engine
 from chop.hw.decode.decode_estimate import estimate_token
 from chop.hw.decode.decode_model import DecodeModel, DecodeOptions, quantize_llama
 from chop.hw.decode.decode_report import decode_facts
-from chop.hw.decode.decode_shape import SHAPES
+from chop.hw.decode.decode_shape import SHAPES, shape_model
 from chop.hw.decode.decode_sim import DecodeRequest, compare_run, simulate_engine
 from chop.hw.decode.integer_llama import IntegerLlama
 from chop.hw.decode.llama_weights import LlamaShape, LlamaWeights, float_logits, read_llama
 from chop.hw.decode.memory_timing import PRESETS, memory_timing
 from chop.hw.decode.plain_weights import plain_weights
+from chop.hw.flow.route.flow import RouteOptions
 from chop.hw.reference.plain_llama import PlainLlama
 from chop.ir.graph import MaseGraph
 
@@ -201,6 +207,30 @@ def _rate(
     }
 
 
+def routed(asked: argparse.Namespace) -> dict[str, Any]:
+    """Return clock, cells and rate of a routed engine for the shapes of SmolLM2-135M."""
+    shape, engine = SHAPES["smollm2-135m"], EngineOptions(asked.width, queue=512)
+    formats = DecodeOptions(asked.bits, max_length=512, residual_width=24)
+    design = design_engine(shape_model(shape, formats), engine, is_filled=False)
+    options = RouteOptions(seeds=(asked.seed,), target_mhz=CLOCK)
+    with tempfile.TemporaryDirectory() as folder:
+        result = route_decoder(design, Path(folder), asked.part, options, print)
+        size = result.bitstream.stat().st_size
+    return {
+        "model": "smollm2-135m",
+        "part": result.part,
+        "device": result.device,
+        "memory": "ddr3-800",
+        "used": dict(result.used),
+        "available": dict(result.available),
+        "estimated": engine_area(design).cells(),
+        "seed": result.seed,
+        "bitstream_bytes": size,
+        "slowest_path": [[step.kind, step.nanoseconds, step.where] for step in result.path],
+        **_rate(shape, "ddr3-800", engine, formats.block, math.floor(result.mhz * 10) / 10),
+    }
+
+
 def one_layer(weights: LlamaWeights, index: int, hidden: Tensor) -> tuple[LlamaWeights, Tensor]:
     """Return a model of one layer whose first tokens have the embedding `hidden`, and these."""
     embedding = torch.zeros_like(weights.embedding)
@@ -226,7 +256,7 @@ SECTIONS = {"tokens": tokens, "perplexity": perplexity}
 def main() -> None:
     """Measure one section."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("section", choices=[*SECTIONS, "layer", "shapes"])
+    parser.add_argument("section", choices=[*SECTIONS, "layer", "shapes", "routed"])
     parser.add_argument("--model", help="folder of llama-imdb")
     parser.add_argument("--data", help="folder with calibration.npz and held.npz")
     parser.add_argument("--gguf", help="file of SmolLM2-135M, for the section layer")
@@ -235,11 +265,16 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--length", type=int, default=6, help="tokens of a prompt, or of the text")
     parser.add_argument("--new", type=int, default=32, help="tokens for each prompt")
+    parser.add_argument("--part", default="ecp5-85k", help="FPGA, for the section routed")
+    parser.add_argument("--width", type=int, default=128, help="bits of a beat, for routed")
+    parser.add_argument("--seed", type=int, default=1, help="of the placement")
     asked = parser.parse_args()
     if asked.section == "layer":
         results: Any = layer(asked)
     elif asked.section == "shapes":
         results = shapes()
+    elif asked.section == "routed":
+        results = routed(asked)
     else:
         model = AutoModelForCausalLM.from_pretrained(asked.model, dtype=torch.float32).eval()
         results = SECTIONS[asked.section](asked, read_llama(model))

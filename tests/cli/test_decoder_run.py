@@ -47,6 +47,22 @@ def test_the_engine_of_a_folder_generates_the_tokens_of_pytorch(folder, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.sim("verilator")
+def test_the_engine_of_a_part_is_as_wide_as_the_memory_needs(folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    line = ["hw", str(folder), "--decode", "--prompt", "The", "--new-tokens", "2"]
+    line += ["--memory", "ddr3-800", "--engine-mhz", "200", "--part", "ecp5-85k"]
+    assert main([*line, "--out", str(out)]) == 0
+    result = json.loads((out / "result.json").read_text())
+    assert result["memory_width"] == 64  # 1.6 GB/s at 200 MHz
+    assert f"{result['cells']['lut']} of 83640 LUT" in " ".join(capsys.readouterr().out.split())
+    report = (out / result["report"]).read_text()
+    assert "| cells | estimate | ecp5-85k |" in report
+    assert f"| DSP | {result['cells']['dsp']} | 156 |" in report
+    assert "limited by the engine" in report
+
+
+@pytest.mark.slow
+@pytest.mark.sim("verilator")
 def test_the_engine_packs_the_weights_of_a_quantised_checkpoint(folder, tmp_path):
     rounded, out = tmp_path / "rounded", tmp_path / "out"
     line = ["quantize", str(folder), "--format", "mxint4", "--type", "linear"]
@@ -78,6 +94,10 @@ WRONG = {
     "max_length must lie in 1 … 16384, got 0": ["--decode", "--cache-tokens", "0"],
     "engine_mhz must be above 0, got 0": ["--decode", "--engine-mhz", "0"],
     "memory: this option is for a decode engine: give --decode too": ["--memory", "ddr4"],
+    "part: this option is for a decode engine: give --decode too": ["--part", "ecp5-85k"],
+    "unknown part 'ecp5-86k'. Did you mean 'ecp5-85k'?": ["--decode", "--part", "ecp5-86k"],
+    "device: the FPGA of a decode engine is --part": ["--decode", "--device", "ecp5-85k"],
+    "ice40-hx1k has 1280. It fits with --part ecp5-": ["--decode", "--part", "ice40-hx1k"],
 }
 
 

@@ -10,14 +10,17 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from chop.actions.decoder_size import choose_engine
 from chop.errors import ConfigError, HardwareError
 from chop.hw.decode.decode_cycles import predict_cycles
-from chop.hw.decode.decode_emit import DecodeDesign, EngineOptions, design_engine, emit_engine
+from chop.hw.decode.decode_emit import DecodeDesign, design_engine, emit_engine
 from chop.hw.decode.decode_model import DecodeOptions, quantize_llama
 from chop.hw.decode.decode_report import DecodeFacts, decode_facts, report_text
 from chop.hw.decode.decode_sim import DecodeRequest, DecodeRun, compare_run, simulate_engine
+from chop.hw.decode.decode_size import SizedEngine
 from chop.hw.decode.llama_weights import read_llama
 from chop.hw.decode.memory_timing import memory_timing
+from chop.hw.flow.route.parts import Part, get_part
 
 CALIBRATION_TOKENS = 128
 """Tokens that the model draws after the prompt, to choose the fixed-point formats."""
@@ -28,7 +31,15 @@ class DecoderOptions:
     """Decode engine."""
 
     memory: Annotated[str, "External memory: ideal, ddr3-800, ddr4 or hbm."] = "ddr3-800"
-    memory_width: Annotated[int, "Bits of a beat of memory."] = 128
+    memory_width: Annotated[
+        int | None,
+        "Bits of a beat of memory. Default: 128; with a part, the width that makes the most of "
+        "memory and part.",
+    ] = None
+    part: Annotated[
+        str | None,
+        "FPGA (`mase list parts`) that the engine must fit, by an estimate of its cells.",
+    ] = None
     engine_mhz: Annotated[float, "Assumed clock of the engine, in MHz."] = 100.0
     weight_bits: Annotated[int, "Bits of MXINT weights, 4 or 8."] = 4
     residual_bits: Annotated[
@@ -44,6 +55,10 @@ class DecoderOptions:
         if not self.engine_mhz > 0:
             raise ConfigError(f"engine_mhz must be above 0, got {self.engine_mhz:g}.")
 
+    def fpga(self) -> Part | None:
+        """Return the part that the engine must fit."""
+        return None if self.part is None else get_part(self.part)
+
     def formats(self) -> DecodeOptions:
         """Return the number formats and sizes of the integer model."""
         return DecodeOptions(
@@ -58,6 +73,7 @@ class DecoderBuild:
     """Engine of a model, its simulation and its report."""
 
     design: DecodeDesign
+    engine: SizedEngine
     run: DecodeRun
     facts: DecodeFacts
     report: Path
@@ -77,11 +93,15 @@ def build_decoder(
 ) -> DecoderBuild:
     """Emit and simulate the decode engine of a `LlamaForCausalLM`; raise if a logit differs."""
     options = options or DecoderOptions()
-    timing = memory_timing(options.memory, options.memory_width, options.engine_mhz)
+    part = options.fpga()
     weights = read_llama(model)
     progress("quantise")
     quantized = quantize_llama(weights, draw_tokens(model, prompt), options.formats())
-    design = design_engine(quantized, EngineOptions(options.memory_width, burst=16, queue=512))
+    engine = choose_engine(
+        quantized, options.memory, options.engine_mhz, width=options.memory_width, part=part
+    )
+    design = design_engine(quantized, engine.options)
+    timing = memory_timing(options.memory, design.options.data_width, options.engine_mhz)
     emit_engine(design, directory)
     requests = [DecodeRequest((prompt[0],), 1), DecodeRequest(tuple(prompt), options.new_tokens)]
     progress("compile and simulate")
@@ -97,8 +117,9 @@ def build_decoder(
         )
     facts = decode_facts(run, predicted, timing, options.engine_mhz, compared)
     report = directory / "report.md"
-    report.write_text(report_text(design, facts, timing, options.engine_mhz))
-    return DecoderBuild(design, run, facts, report)
+    available = None if part is None else (part.name, part.has())
+    report.write_text(report_text(design, facts, timing, engine, available))
+    return DecoderBuild(design, engine, run, facts, report)
 
 
 def draw_tokens(model: Any, prompt: Sequence[int], count: int = CALIBRATION_TOKENS) -> Tensor:

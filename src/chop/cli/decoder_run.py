@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from chop.actions.decoder_build import DecoderBuild, DecoderOptions, build_decoder
+from chop.actions.decoder_size import MEMORY_WIDTH
 from chop.actions.float_llama import float_llama
 from chop.cli.failures import SourceError, UsageError
 from chop.cli.session import Session
@@ -20,8 +22,9 @@ FOLDER = "decoder"
 def run_decoder(config: Any, session: Session) -> dict[str, Any]:
     """Build the engine, generate tokens in simulation and compare every logit with PyTorch."""
     options: DecoderOptions = config.decoder
-    memory_timing(options.memory, options.memory_width, options.engine_mhz)
+    memory_timing(options.memory, options.memory_width or MEMORY_WIDTH, options.engine_mhz)
     options.formats()
+    options.fpga()
     source = find_source(config)
     model: Any = source.model if source.graph is None else source.graph.model
     if getattr(model, "config", None) is None:
@@ -57,4 +60,26 @@ def _tell(
         f"second at {options.engine_mhz:g} MHz, {facts.bandwidth_share:.1%} of the bandwidth of "
         f"{options.memory}"
     )
-    return {"text": text, "tokens": built.tokens, **facts.record(), "report": f"{FOLDER}/report.md"}
+    cells = built.engine.area.cells()
+    width = built.design.options.data_width
+    session.console.say(f"beats of {width} bits, {_cells(cells, options)}")
+    return {
+        "text": text,
+        "tokens": built.tokens,
+        **facts.record(),
+        "memory_width": width,
+        "cells": cells,
+        "part": options.part,
+        "report": f"{FOLDER}/report.md",
+    }
+
+
+def _cells(cells: Mapping[str, int], options: DecoderOptions) -> str:
+    """Return the estimated cells in words, with those of the part."""
+    part = options.fpga()
+    available = {} if part is None else part.has()
+    counts = [
+        f"{count} of {available[kind]} {kind.upper()}" if part else f"{count} {kind.upper()}"
+        for kind, count in cells.items()
+    ]
+    return f"about {', '.join(counts)}" + (f" of {part.name}" if part else "")

@@ -15,7 +15,9 @@ from chop.hw.sim.verilate import build_program
 from chop.nn.quantizers.arithmetic.tables import root_table
 
 HERE = Path(__file__).parent
-MODULES = ("shift_cast", "block_collector", "pair_rotator", "inverse_root")
+MODULES = (
+    "shift_cast", "block_collector", "pair_rotator", "inverse_root", "highest_bit", "wide_product"
+)  # fmt: skip
 COUNT = 4000
 LAYOUT = np.dtype([("wide", "<i8"), ("u", "<u8"), ("code", "<i4"), ("shift", "<i4")])
 CODES = (0, 1, -1, 127, 128, -127, -128, 255, 32767, -32768)
@@ -52,7 +54,7 @@ def results(tmp_path_factory):
         [program, "inputs.bin"], cwd=folder, capture_output=True, text=True, check=True
     )
     lines = [line.split() for line in done.stdout.splitlines()]
-    names = ("cast", "block", "rotated", "root")
+    names = ("cast", "block", "rotated", "product", "root")
     return rows, {n: [tuple(map(int, v)) for k, *v in lines if k == n] for n in names}
 
 
@@ -83,3 +85,18 @@ def test_pairs_are_rotated(results):
 def test_inverse_roots_are_those_of_the_reference(results):
     rows, outputs = results
     assert outputs["root"] == [inverse_root(int(u)) for u in rows["u"][7::8]]
+
+
+def signed(number, width):
+    """Return the low bits of a number as a signed number."""
+    return (number + (1 << width - 1)) % (1 << width) - (1 << width - 1)
+
+
+@pytest.mark.sim("verilator")
+def test_products_of_pieces_are_exact(results):
+    rows, outputs = results
+    expected = []
+    for row in rows:
+        wide, code = int(row["wide"]), int(row["code"])
+        expected.append((signed(wide, 40) * signed(code << 8 | wide >> 40 & 255, 24),))
+    assert outputs["product"] == expected

@@ -17,11 +17,14 @@ module unit_bench (
     output      logic               mantissa_valid,
     output      logic signed [15:0] rotated,
     output      logic               rotated_valid,
+    output      logic signed [63:0] product,
+    output      logic               product_valid,
     output      logic        [19:0] root,
     output      logic        [ 5:0] root_place
 );
 
   logic unused_collector, unused_rotator;
+  logic [2:0] valid_q;
 
   shift_cast u_cast (
       .clk(clk), .rst(rst), .data_in(wide), .shift(shift), .data_in_valid(valid),
@@ -38,6 +41,14 @@ module unit_bench (
       .cos(wide[15:0]), .sin(wide[31:16]), .rotated(rotated), .rotated_valid(rotated_valid),
       .is_busy(unused_rotator)
   );
+
+  wide_product #(.A_WIDTH(40), .B_WIDTH(24)) u_product (
+      .clk(clk), .a(wide[39:0]), .b({code, wide[47:40]}), .product(product)
+  );
+
+  assign product_valid = valid_q[2];
+
+  always_ff @(posedge clk) valid_q <= rst ? '0 : {valid_q[1:0], valid};
 
   inverse_root #(.ROOT_FILE("root.mem")) u_root (.clk(clk), .u(u), .r(root), .k(root_place));
 

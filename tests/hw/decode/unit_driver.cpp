@@ -1,5 +1,5 @@
 // Feeds a file of inputs to `unit_bench`, one per cycle with random gaps, and prints all results.
-// Inputs: {int64 wide, uint64 u, int32 code, int32 shift}. A root is printed 12 cycles after its u,
+// Inputs: {int64 wide, uint64 u, int32 code, int32 shift}. A root is printed 24 cycles after its u,
 // which is stable meanwhile.
 #include <cstdint>
 #include <cstdio>
@@ -20,6 +20,7 @@ void step(Vtop& top) {
   top.eval();
   if (top.cast_valid) printf("cast %d\n", int(int16_t(top.cast)));
   if (top.mantissa_valid) printf("block %d %d\n", int(int8_t(top.mantissa)), int(top.exponent));
+  if (top.product_valid) printf("product %lld\n", static_cast<long long>(top.product));
   if (top.rotated_valid) printf("rotated %d\n", int(int16_t(top.rotated)));
   top.clk = 1;
   top.eval();
@@ -52,7 +53,7 @@ int main(int, char** arguments) {
     state = state * 1664525u + 1013904223u;
     for (uint32_t gap = (state >> 24) % 4 == 0 ? 3 : 0; gap > 0; gap--) step(*top);
     if (count % 8 == 0) {
-      for (int i = 0; i < 12; i++) step(*top);
+      for (int i = 0; i < 24; i++) step(*top);
       printf("root %u %u\n", unsigned(top->root), unsigned(top->root_place));
     }
   }

@@ -29,7 +29,7 @@ from chop.hw.flow.route.parts import get_part
 EXAMPLES = (
     "mase hw out/quantize --dataset digits --device ecp5-85k",
     "mase hw out/quantize --board ulx3s",
-    "mase hw ./llama --decode --memory ddr3-800 --prompt 'This movie' --new-tokens 8",
+    "mase hw ./llama --decode --memory ddr3-800 --part ecp5-85k --prompt 'This movie'",
     "mase hw out/quantize --device ice40-hx8k --max-multipliers 4 --seeds 1,2,3,4,5",
 )
 DEVICE = "ecp5-85k"
@@ -61,6 +61,8 @@ class HwConfig(DesignOptions):
     def __post_init__(self) -> None:
         if not self.decode:
             _refuse(self.decoder, "a decode engine: give --decode too.")
+        elif self.device is not None:
+            raise ConfigError("device: the FPGA of a decode engine is --part: leave --device out.")
         if self.board is None:
             _refuse(self.project, "a board: give --board too.")
         elif self.device is not None or self.decode:

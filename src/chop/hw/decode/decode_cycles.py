@@ -16,10 +16,10 @@ from chop.hw.decode.decode_program import ROOT_WAIT, DecodeInstruction, DecodeOp
 from chop.hw.decode.decode_sim import DecodeRequest
 from chop.hw.decode.memory_timing import MemoryModel, MemoryTiming
 
-ELEMENT_DELAY = 10
+ELEMENT_DELAY = 13
 """Cycles of `block_dot.sv` from the last beat of a row to its element."""
-ROTATOR_DELAY = 5
-COLLECTOR_DELAY = 3
+ROTATOR_DELAY = 7
+COLLECTOR_DELAY = 4
 CODE_WIDTH = 16
 
 
@@ -48,7 +48,8 @@ class _Reader:
 
     def __init__(self, design: DecodeDesign) -> None:
         self.options = design.options
-        self.address = self.left = self.flight = self.count = 0
+        self.address = self.left = self.length = self.flight = self.count = 0
+        self.is_sized = self.fits = False
         self.room = design.options.queue
         self.burst = 0  # beats of the address that is offered; 0: none
 
@@ -56,9 +57,11 @@ class _Reader:
         """Advance one cycle; return the beats of the burst that memory takes."""
         options = self.options
         accepted = self.burst if memory.takes else 0
-        length = min(self.left, options.burst - self.address % options.burst)
-        can_issue = 0 < length <= self.room and self.flight < options.outstanding
-        issue = can_issue and (not self.burst or bool(accepted))
+        is_free = self.flight < options.outstanding and (not self.burst or bool(accepted))
+        issue, length = self.fits and is_free, self.length
+        self.fits = self.is_sized and self.room >= length and not issue
+        self.is_sized = self.left > 0 and not issue
+        self.length = min(self.left, options.burst - self.address % options.burst)
         ends = memory.gives and memory.waiting[0][1] == 1
         if offered is not None and not self.left:
             self.address, self.left = offered

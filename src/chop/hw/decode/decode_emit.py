@@ -122,7 +122,7 @@ def design_engine(
 def emit_engine(design: DecodeDesign, directory: Path) -> Path:
     """Write RTL, tables, program and memory image to `directory`; return it."""
     sources = {f"rtl/{path.name}": path.read_text() for path in (*sorted(RTL.glob("*.sv")), FIFO)}
-    tables = {f"mem/{m.name}.mem": memory_text(m) for m in _tables(design.model)}
+    tables = {f"mem/{m.name}.mem": memory_text(m) for m in engine_tables(design.model)}
     program = "".join(f"{word}\n" for word in program_words(design.program))
     files = {
         **sources,
@@ -148,13 +148,19 @@ def describe(design: DecodeDesign) -> dict[str, Any]:
     }
 
 
+def port_widths(design: DecodeDesign) -> dict[str, int]:
+    """Return the bits of each port of the engine."""
+    widths = {"TOKEN": design.token_width, "DATA": design.options.data_width}
+    return {name: widths.get(width) or int(width) for name, (_, width) in PORTS.items()}
+
+
 def top_text(design: DecodeDesign) -> str:
     """Return the top module: the engine with its parameters."""
-    widths = {"TOKEN": str(design.token_width), "DATA": str(design.options.data_width)}
+    widths = port_widths(design)
     ports = ",\n".join(
         f"    {'input  wire' if way == 'input' else 'output     '} logic "
-        f"{_range(int(widths.get(width, width)))}{name}"
-        for name, (way, width) in PORTS.items()
+        f"{_range(widths[name])}{name}"
+        for name, (way, _) in PORTS.items()
     )
     values: dict[str, int | str] = {**design.parameters(), **_FILES}
     parameters = ",\n".join(f"      .{name}({value})" for name, value in values.items())
@@ -180,7 +186,8 @@ def _signed_bits(values: tuple[int, ...]) -> int:
     return max(max(v, -v - 1).bit_length() for v in values) + 1
 
 
-def _tables(model: DecodeModel) -> list[Memory]:
+def engine_tables(model: DecodeModel) -> list[Memory]:
+    """Return the tables of the arithmetic, in block RAM."""
     coarse, fine = exponential_tables(model.score_format)
     base, slope = _signed_bits(model.silu.bases), _signed_bits(model.silu.slopes)
     lines = tuple(

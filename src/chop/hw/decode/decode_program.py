@@ -13,15 +13,17 @@ from chop.hw.decode.memory_image import MemoryImage, head_beats
 from chop.nn.quantizers.arithmetic.norm import Z_FRAC
 from chop.nn.quantizers.arithmetic.tables import RECIPROCAL_FRAC
 
-FINISH_WAIT = 20
+FINISH_WAIT = 24
 """Cycles of `decode_engine.sv` from the last value to the first result."""
-ROOT_WAIT = 16
+ROOT_WAIT = 32
 """Cycles of `decode_engine.sv` from the residual stream to its inverse root."""
-DOT_TAIL = 16
+EMBED_TAIL = 12
+"""Cycles from the last beat of the embedding until its last square is added."""
+DOT_TAIL = 24
 """Cycles from the last beat of a matrix until its last element is used."""
 POST_TAIL = 16
 """More cycles for the rotation or the gate."""
-COLLECT_TAIL = 8
+COLLECT_TAIL = 12
 """More cycles for a block, besides its size."""
 
 
@@ -115,7 +117,9 @@ class _Writer:
         regions = self.image.regions
         embedding, rotations = regions["embedding"], regions["rotations"]
         beats = embedding.beats // shape.vocab
-        yield DecodeInstruction("embedding", DecodeOp.EMBED, embedding.address, beats, tail=6)
+        yield DecodeInstruction(
+            "embedding", DecodeOp.EMBED, embedding.address, beats, tail=EMBED_TAIL
+        )
         beats = rotations.beats // self.model.options.max_length
         yield DecodeInstruction("rotations", DecodeOp.ROTATION, rotations.address, beats, tail=2)
         for index, layer in enumerate(self.model.layers):

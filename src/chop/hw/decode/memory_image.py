@@ -75,6 +75,14 @@ def build_image(model: DecodeModel, data_width: int, *, is_filled: bool = True) 
     With `is_filled` false it has regions and no bytes.
     """
     check_width(model, data_width)
+    image = lay_out(model, data_width, is_filled=is_filled)
+    if image.beats > MOST_BEATS:
+        raise ConfigError(f"decode: {image.beats} beats of memory. Allowed: {MOST_BEATS}.")
+    return image
+
+
+def lay_out(model: DecodeModel, data_width: int, *, is_filled: bool) -> MemoryImage:
+    """Return a memory image of any size."""
     image = MemoryImage(data_width, is_filled=is_filled)
     image.add_codes("embedding", model.embedding, width=model.embedding_width)
     image.add_codes("rotations", model.rotations, len(model.rotations))
@@ -91,27 +99,33 @@ def build_image(model: DecodeModel, data_width: int, *, is_filled: bool = True) 
     for index in range(len(model.layers)):
         for name in ("keys", "values"):
             image.reserve(f"{index}.{name}", model.shape.kv_heads * head_beats(model, data_width))
-    if image.beats > MOST_BEATS:
-        raise ConfigError(f"decode: {image.beats} beats of memory. Allowed: {MOST_BEATS}.")
     return image
 
 
 def check_width(model: DecodeModel, data_width: int) -> None:
     """Raise if beats of `data_width` bits do not suit the blocks of the model."""
+    problem = width_problem(model, data_width)
+    if problem:
+        raise ConfigError(f"decode: {problem}")
+
+
+def width_problem(model: DecodeModel, data_width: int) -> str:
+    """Return why beats of `data_width` bits do not suit the model's blocks, or an empty text."""
     if data_width not in DATA_WIDTHS:
-        raise ConfigError(f"decode: data_width must be one of {DATA_WIDTHS}, got {data_width}.")
+        return f"data_width must be one of {DATA_WIDTHS}, got {data_width}."
     options = model.options
     lanes = data_width // options.weight_width
     if lanes > options.block:
-        raise ConfigError(
-            f"decode: a beat of {data_width} bits has {lanes} weights of {options.weight_width} "
+        return (
+            f"a beat of {data_width} bits has {lanes} weights of {options.weight_width} "
             f"bits. Allowed: a block of {options.block}. Lower data_width, or raise block."
         )
     if model.shape.head_dim // options.block > data_width // 8:
-        raise ConfigError(
-            f"decode: a row of the cache has {model.shape.head_dim // options.block} exponents. "
+        return (
+            f"a row of the cache has {model.shape.head_dim // options.block} exponents. "
             f"Allowed: {data_width // 8}, the bytes of a beat."
         )
+    return ""
 
 
 def row_beats(model: DecodeModel, data_width: int) -> int:

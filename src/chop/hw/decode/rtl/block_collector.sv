@@ -1,5 +1,5 @@
 // 16-bit elements to blocks of MXINT8 mantissas with a shared exponent.
-// A block leaves when its last element has come, 1 mantissa per cycle. Latency BLOCK + 3 cycles from
+// A block leaves when its last element has come, 1 mantissa per cycle. Latency BLOCK + 4 cycles from
 // the first element of a block. Throughput 1 element per cycle. It never stalls.
 `default_nettype none
 
@@ -22,11 +22,11 @@ module block_collector #(
   logic [INDEX-1:0] fill_q, drain_q;
   logic fill_half_q, drain_half_q, draining_q, block_done;
   logic [15:0] magnitude, bits_q, bits, drain_bits_q;
-  logic [3:0] place, exponent_1_q;
+  logic [3:0] place, exponent_1_q, exponent_2_q;
   logic signed [15:0] code_1_q;
-  logic valid_1_q;
-  logic signed [15:0] floor_1, rounded_1;
-  logic [15:0] dropped_1;
+  logic valid_1_q, valid_2_q, up_2;
+  logic signed [15:0] floor_2_q, rounded_2;
+  logic [15:0] dropped_2_q;
 
   assign magnitude  = element[15] ? 16'd0 - element : element;
   assign bits       = magnitude | (fill_q == '0 ? '0 : bits_q);
@@ -37,10 +37,8 @@ module block_collector #(
     for (int i = 7; i < 16; i++) if (drain_bits_q[i]) place = 4'(i - 6);
   end
 
-  assign floor_1   = code_1_q >>> exponent_1_q;
-  assign dropped_1 = 16'({code_1_q, 16'd0} >> exponent_1_q);
-  assign rounded_1 = floor_1
-      + 16'(dropped_1[15] && (dropped_1[14:0] != '0 || floor_1[0]));
+  assign up_2      = dropped_2_q[15] && (dropped_2_q[14:0] != '0 || floor_2_q[0]);
+  assign rounded_2 = floor_2_q + 16'(up_2);
 
   always_ff @(posedge clk) begin
     if (element_valid) begin
@@ -58,21 +56,26 @@ module block_collector #(
     code_1_q       <= slots[{drain_half_q, drain_q}];
     exponent_1_q   <= place;
     valid_1_q      <= draining_q;
-    mantissa       <= rounded_1 > 16'sd127 ? 8'sd127 : rounded_1 < -16'sd127 ? -8'sd127
-        : 8'(rounded_1);
-    exponent       <= exponent_1_q;
-    mantissa_valid <= valid_1_q;
+    floor_2_q      <= code_1_q >>> exponent_1_q;
+    dropped_2_q    <= 16'({code_1_q, 16'd0} >> exponent_1_q);
+    exponent_2_q   <= exponent_1_q;
+    valid_2_q      <= valid_1_q;
+    mantissa       <= rounded_2 > 16'sd127 ? 8'sd127 : rounded_2 < -16'sd127 ? -8'sd127
+        : 8'(rounded_2);
+    exponent       <= exponent_2_q;
+    mantissa_valid <= valid_2_q;
     if (rst) begin
       fill_q         <= '0;
       drain_q        <= '0;
       fill_half_q    <= 1'b0;
       draining_q     <= 1'b0;
       valid_1_q      <= 1'b0;
+      valid_2_q      <= 1'b0;
       mantissa_valid <= 1'b0;
     end
   end
 
-  assign is_busy = fill_q != '0 || draining_q || valid_1_q || mantissa_valid;
+  assign is_busy = fill_q != '0 || draining_q || valid_1_q || valid_2_q || mantissa_valid;
 
 endmodule
 

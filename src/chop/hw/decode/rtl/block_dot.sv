@@ -3,7 +3,7 @@
 // A beat has LANES weights of WEIGHT_WIDTH bits or, if is_wide, DATA_WIDTH / 8 of 8 bits. The
 // vector's lanes come one cycle after the beat. The sum of a row is exact; then it is rounded to
 // RESIDUAL bits, and saturated to 16 bits besides. Latency from the last beat of a row to its
-// element: 10 cycles. Throughput 1 beat per cycle.
+// element: 13 cycles. Throughput 1 beat per cycle.
 `default_nettype none
 
 module block_dot #(
@@ -36,17 +36,24 @@ module block_dot #(
   localparam int FACTOR_WIDTH = WEIGHT_WIDTH + 1;  // a low half of 4 bits has no sign
   localparam int PRODUCT_WIDTH = FACTOR_WIDTH + 8;
   localparam int SUM_WIDTH = 24;  // 64 products of 15 bits
+  localparam int GROUP = LANES < 8 ? LANES / 2 : 4;  // products that one stage adds
+  localparam int GROUPS = LANES / 2 / GROUP;
+  localparam int GROUP_WIDTH = PRODUCT_WIDTH + 2;
 
   logic [DATA_WIDTH-1:0] beat_1_q;
   logic [3:0] exponent_1_q;
   logic half_1_q;
-  logic [4:0] exponent_2_q, exponent_3_q, exponent_4_q, exponent_5_q;
-  logic [5:0] valid_q, first_q, last_q;
+  logic [4:0] exponent_2_q, exponent_3_q, exponent_4_q, exponent_5_q, exponent_6_q;
+  logic [6:0] valid_q, first_q, last_q;
   logic signed [PRODUCT_WIDTH-1:0] products_3_q[LANES];
-  logic signed [SUM_WIDTH-1:0] even_sum, odd_sum, even_4_q, odd_4_q, total_5_q;
-  logic signed [ACC_WIDTH-1:0] shifted_6_q, acc_7_q;
-  logic [1:0] odd_q;
-  logic row_done_q, row_odd_q;
+  logic signed [GROUP_WIDTH-1:0] even_groups[GROUPS], odd_groups[GROUPS];
+  logic signed [GROUP_WIDTH-1:0] even_4_q[GROUPS], odd_4_q[GROUPS];
+  logic signed [SUM_WIDTH-1:0] even_sum, odd_sum, even_5_q, odd_5_q, total_6_q;
+  logic signed [ACC_WIDTH-1:0] shifted_7_q, acc_8_q;
+  logic signed [RESIDUAL-1:0] cast;
+  logic [3:0] odd_q;
+  logic [5:0] shift_q;
+  logic row_done_q, row_odd_q, row_odd, cast_valid;
 
   for (genvar i = 0; i < LANES; i++) begin : g_lane
     localparam int BYTE = i * WEIGHT_WIDTH / 8;
@@ -67,11 +74,19 @@ module block_dot #(
   always_comb begin
     even_sum = '0;
     odd_sum  = '0;
-    for (int i = 0; i < LANES; i += 2) begin
-      even_sum = even_sum + SUM_WIDTH'(products_3_q[i]);
-      odd_sum  = odd_sum + SUM_WIDTH'(products_3_q[i+1]);
+    for (int g = 0; g < GROUPS; g++) begin
+      even_groups[g] = '0;
+      odd_groups[g]  = '0;
+      for (int i = g * GROUP; i < (g + 1) * GROUP; i++) begin
+        even_groups[g] = even_groups[g] + GROUP_WIDTH'(products_3_q[2*i]);
+        odd_groups[g]  = odd_groups[g] + GROUP_WIDTH'(products_3_q[2*i+1]);
+      end
+      even_sum = even_sum + SUM_WIDTH'(even_4_q[g]);
+      odd_sum  = odd_sum + SUM_WIDTH'(odd_4_q[g]);
     end
   end
+
+  assign row_odd = !(rst || restart) && row_odd_q != row_done_q;
 
   always_ff @(posedge clk) begin
     beat_1_q     <= beat;
@@ -79,24 +94,30 @@ module block_dot #(
     half_1_q     <= half;
     exponent_2_q <= 5'(exponent_1_q) + 5'(lanes_exponent);
     exponent_3_q <= exponent_2_q;
-    even_4_q     <= even_sum;
-    odd_4_q      <= odd_sum;
+    even_4_q     <= even_groups;
+    odd_4_q      <= odd_groups;
     exponent_4_q <= exponent_3_q;
-    total_5_q    <= even_4_q + (WEIGHT_WIDTH == 4 && is_wide ? odd_4_q <<< 4 : odd_4_q);
+    even_5_q     <= even_sum;
+    odd_5_q      <= odd_sum;
     exponent_5_q <= exponent_4_q;
-    shifted_6_q  <= ACC_WIDTH'(total_5_q) <<< exponent_5_q;
-    if (valid_q[5]) acc_7_q <= (first_q[5] ? '0 : acc_7_q) + shifted_6_q;
-    valid_q    <= {valid_q[4:0], beat_valid};
-    first_q    <= {first_q[4:0], beat_first};
-    last_q     <= {last_q[4:0], beat_last};
-    row_done_q <= valid_q[5] && last_q[5];
-    if (row_done_q) row_odd_q <= !row_odd_q;
-    odd_q       <= {odd_q[0], row_odd_q};
-    element_odd <= odd_q[1];
-    if (rst || restart) row_odd_q <= 1'b0;
+    total_6_q    <= even_5_q + (WEIGHT_WIDTH == 4 && is_wide ? odd_5_q <<< 4 : odd_5_q);
+    exponent_6_q <= exponent_5_q;
+    shifted_7_q  <= ACC_WIDTH'(total_6_q) <<< exponent_6_q;
+    if (valid_q[6]) acc_8_q <= (first_q[6] ? '0 : acc_8_q) + shifted_7_q;
+    valid_q       <= {valid_q[5:0], beat_valid};
+    first_q       <= {first_q[5:0], beat_first};
+    last_q        <= {last_q[5:0], beat_last};
+    row_done_q    <= valid_q[6] && last_q[6];
+    row_odd_q     <= row_odd;
+    shift_q       <= row_odd ? shift_odd : shift_even;
+    odd_q         <= {odd_q[2:0], row_odd_q};
+    element_odd   <= odd_q[3];
+    element_wide  <= cast;
+    element_valid <= cast_valid;
     if (rst) begin
-      valid_q    <= '0;
-      row_done_q <= 1'b0;
+      valid_q       <= '0;
+      row_done_q    <= 1'b0;
+      element_valid <= 1'b0;
     end
   end
 
@@ -106,18 +127,20 @@ module block_dot #(
   ) u_cast (
       .clk           (clk),
       .rst           (rst),
-      .data_in       (acc_7_q),
-      .shift         (row_odd_q ? shift_odd : shift_even),
+      .data_in       (acc_8_q),
+      .shift         (shift_q),
       .data_in_valid (row_done_q),
-      .data_out      (element_wide),
-      .data_out_valid(element_valid)
+      .data_out      (cast),
+      .data_out_valid(cast_valid)
   );
 
   if (RESIDUAL > 16) begin : g_saturate
     logic [RESIDUAL-16:0] high;
-    assign high    = element_wide[RESIDUAL-1:15];
-    assign element = high != '0 && high != '1
-        ? {element_wide[RESIDUAL-1], {15{!element_wide[RESIDUAL-1]}}} : element_wide[15:0];
+    assign high = cast[RESIDUAL-1:15];
+    always_ff @(posedge clk) begin
+      element <= high != '0 && high != '1 ? {cast[RESIDUAL-1], {15{!cast[RESIDUAL-1]}}}
+          : cast[15:0];
+    end
   end else begin : g_same
     assign element = element_wide;
   end

@@ -3,7 +3,8 @@
 // A burst starts only if the queue has room for all of its beats, so that read data never waits.
 // Bursts do not cross a multiple of BURST beats; a burst is at most 4096 bytes.
 // A range of n beats takes n cycles or more. A new range is accepted when the last burst of the
-// one before has been issued.
+// one before has been issued. A burst is issued every third cycle at most: one cycle for its length,
+// one to compare it with the room of the queue.
 `default_nettype none
 
 module burst_reader #(
@@ -48,15 +49,13 @@ module burst_reader #(
   logic [BEAT_ADDRESS-1:0] address_q, left_q;
   logic [COUNT_WIDTH-1:0] room_q;
   logic [FLIGHT_WIDTH-1:0] flight_q;
-  logic [8:0] to_boundary, length;
-  logic can_issue, issue, pop, ends, unused_ready;
+  logic [8:0] to_boundary, length_q;
+  logic is_sized_q, fits_q, issue, pop, ends, unused_ready;
 
   assign range_ready = left_q == '0;
   assign to_boundary = 9'(BURST) - 9'(address_q[BURST_BITS-1:0]);
-  assign length      = left_q < BEAT_ADDRESS'(to_boundary) ? left_q[8:0] : to_boundary;
-  assign can_issue   = left_q != '0 && room_q >= COUNT_WIDTH'(length)
-      && flight_q != FLIGHT_WIDTH'(OUTSTANDING);
-  assign issue        = can_issue && (!m_axi_arvalid || m_axi_arready);
+  assign issue       = fits_q && flight_q != FLIGHT_WIDTH'(OUTSTANDING)
+      && (!m_axi_arvalid || m_axi_arready);
   assign pop          = data_out_0_valid && data_out_0_ready;
   assign ends         = m_axi_rvalid && m_axi_rready && m_axi_rlast;
   assign m_axi_rready = 1'b1;  // room is reserved before a burst is issued
@@ -66,18 +65,23 @@ module burst_reader #(
       address_q <= range_address;
       left_q    <= range_beats;
     end else if (issue) begin
-      address_q <= address_q + BEAT_ADDRESS'(length);
-      left_q    <= left_q - BEAT_ADDRESS'(length);
+      address_q <= address_q + BEAT_ADDRESS'(length_q);
+      left_q    <= left_q - BEAT_ADDRESS'(length_q);
     end
+    length_q   <= left_q < BEAT_ADDRESS'(to_boundary) ? left_q[8:0] : to_boundary;
+    is_sized_q <= left_q != '0 && !issue;
+    fits_q     <= is_sized_q && room_q >= COUNT_WIDTH'(length_q) && !issue;
     if (issue) begin
       m_axi_araddr <= ADDRESS_WIDTH'(address_q) << BYTE_BITS;
-      m_axi_arlen  <= 8'(length - 9'd1);
+      m_axi_arlen  <= 8'(length_q - 9'd1);
     end
     m_axi_arvalid <= issue || (m_axi_arvalid && !m_axi_arready);
-    room_q        <= room_q - (issue ? COUNT_WIDTH'(length) : '0) + COUNT_WIDTH'(pop);
+    room_q        <= room_q - (issue ? COUNT_WIDTH'(length_q) : '0) + COUNT_WIDTH'(pop);
     flight_q      <= flight_q + FLIGHT_WIDTH'(issue) - FLIGHT_WIDTH'(ends);
     if (rst) begin
       left_q        <= '0;
+      is_sized_q    <= 1'b0;
+      fits_q        <= 1'b0;
       m_axi_arvalid <= 1'b0;
       room_q        <= COUNT_WIDTH'(DEPTH);
       flight_q      <= '0;

@@ -95,8 +95,8 @@ module decode_engine #(
   localparam int WORD_INDEX = WORDS > 1 ? $clog2(WORDS) : 1;
   localparam int BLOCKS = VECTOR / BLOCK;
   localparam int BLOCK_INDEX = BLOCKS > 1 ? $clog2(BLOCKS) : 1;
-  localparam int ROOT_WAIT = 16;     // cycles from the residual to its inverse root
-  localparam int FINISH_WAIT = 20;   // cycles from the last value to the results
+  localparam int ROOT_WAIT = 32;     // cycles from the residual to its inverse root
+  localparam int FINISH_WAIT = 24;   // cycles from the last value to the results
 
   typedef enum logic [2:0] {EMBED, ROTATION, NORM, MATRIX, SCORES, VALUES} op_e;
   typedef enum logic [1:0] {TO_CACHE, TO_VECTOR, TO_HIDDEN, TO_LOGITS} to_e;
@@ -250,14 +250,12 @@ module decode_engine #(
   localparam int CODE_INDEX = CODES > 1 ? $clog2(CODES) : 1;
 
   logic [CODE_INDEX-1:0] code_q;  // place in a beat of codes
-  logic has_codes, code_last, is_blocks;
+  logic has_codes_q, code_last, is_blocks_q;
   logic signed [15:0] code;
   logic signed [RESIDUAL-1:0] embedding;
 
-  assign has_codes  = now_q.op == EMBED || now_q.op == NORM;
-  assign is_blocks  = now_q.op == MATRIX || now_q.op == SCORES || now_q.op == VALUES;
   assign code_last  = code_q == CODE_INDEX'((now_q.op == EMBED ? EMBED_CODES : CODES) - 1);
-  assign beat_ready = state_q == RUN && (!has_codes || code_last);
+  assign beat_ready = state_q == RUN && (!has_codes_q || code_last);
   assign pop        = beat_ready && beat_valid;
   assign code       = beat[16*code_q+:16];
   assign embedding  = beat[EMBED_WIDTH*(32'(code_q)%32'(EMBED_CODES))+:RESIDUAL];
@@ -265,6 +263,8 @@ module decode_engine #(
   always_ff @(posedge clk) begin
     word_now_q <= rom[pc_q < PC_WIDTH'(INSTRUCTIONS) ? pc_q : '0];
     if (state_q == LOAD) now_q <= word_now_q;
+    has_codes_q <= now_q.op == EMBED || now_q.op == NORM;  // one cycle after now_q, as below
+    is_blocks_q <= now_q.op == MATRIX || now_q.op == SCORES || now_q.op == VALUES;
     case (state_q)
       IDLE: if (starts) state_q <= FETCH;
       FETCH: state_q <= LOAD;
@@ -287,7 +287,7 @@ module decode_engine #(
         end
       end
       RUN: begin
-        if (beat_valid && has_codes) code_q <= code_last ? '0 : code_q + 1'b1;
+        if (beat_valid && has_codes_q) code_q <= code_last ? '0 : code_q + 1'b1;
         if (pop) begin
           beats_left_q <= beats_left_q - 1'b1;
           if (beats_left_q == BEAT_ADDRESS'(1)) state_q <= TAIL;
@@ -328,25 +328,27 @@ module decode_engine #(
   // -- blocks: headers, rows and the words of the vector ------------------------------------------
 
   logic [DATA_WIDTH-1:0] exponents_q;
-  logic is_header_q, is_wide, header, data, block_end, group_end, row_end, row_first_q;
-  logic [7:0] group_block_q;
-  logic [9:0] row_block_q;
+  logic is_header_q, is_wide_q, header, data, block_end, group_end, row_end, row_first_q;
+  logic [7:0] group_block_q, group_last_q;
+  logic [9:0] row_block_q, row_last_q;
   logic [7:0] block_beat_q;
   logic [WORD_INDEX-1:0] word_q;
   logic [BLOCK_INDEX-1:0] vector_block_q;
   logic half_q, word_end;
   logic [3:0] beat_exponent;
 
-  assign is_wide   = now_q.op != MATRIX;
-  assign header    = pop && is_blocks && is_header_q;
-  assign data      = pop && is_blocks && !is_header_q;
-  assign block_end = block_beat_q == 8'((is_wide ? WIDE_BLOCK_BEATS : BLOCK_BEATS) - 1);
-  assign group_end = block_end && group_block_q == now_q.group - 8'd1;
-  assign row_end   = block_end && row_block_q == now_q.row_blocks - 10'd1;
-  assign word_end  = !is_wide || LANES == WIDE_LANES || half_q;
+  assign header    = pop && is_blocks_q && is_header_q;
+  assign data      = pop && is_blocks_q && !is_header_q;
+  assign block_end = block_beat_q == 8'((is_wide_q ? WIDE_BLOCK_BEATS : BLOCK_BEATS) - 1);
+  assign group_end = block_end && group_block_q == group_last_q;
+  assign row_end   = block_end && row_block_q == row_last_q;
+  assign word_end  = !is_wide_q || LANES == WIDE_LANES || half_q;
   assign beat_exponent = exponents_q[8*group_block_q+:4];
 
   always_ff @(posedge clk) begin
+    is_wide_q    <= now_q.op != MATRIX;
+    group_last_q <= now_q.group - 8'd1;
+    row_last_q   <= now_q.row_blocks - 10'd1;
     if (header) begin
       exponents_q   <= beat;
       is_header_q   <= 1'b0;
@@ -403,7 +405,7 @@ module decode_engine #(
       .beat_first    (row_first_q),
       .beat_last     (row_end),
       .beat_exponent (beat_exponent),
-      .is_wide       (is_wide),
+      .is_wide       (is_wide_q),
       .half          (half_q),
       .lanes         (lanes_q),
       .lanes_exponent(lanes_exponent_q),
@@ -480,59 +482,92 @@ module decode_engine #(
 
   // -- residual stream and norm -------------------------------------------------------------------
 
-  localparam int SQUARE = 2 * RESIDUAL - 1;  // bits of a square
+  localparam int SQUARE_DELAY = 3;  // cycles of `wide_product`
   localparam int ROOT_WIDTH = 20 + HIDDEN_INDEX + 1;
   localparam int RAISED = GUARD > 0 ? GUARD : 0;
   localparam int DROPPED = GUARD < 0 ? -GUARD : 0;
 
   logic signed [RESIDUAL-1:0] hidden[HIDDEN];
-  logic signed [RESIDUAL-1:0] hidden_q, add_1_q, hidden_write, written_2_q;
+  logic signed [RESIDUAL-1:0] hidden_q, hidden_2_q, add_1_q, add_2_q, hidden_write, written_3_q;
   logic signed [RESIDUAL:0] added;
-  logic [HIDDEN_INDEX-1:0] index_q, index_1_q;
-  logic is_code, is_add, is_embedding_1_q, writes_1_q, writes_2_q, writes_3_q, first_2_q, first_3_q;
-  logic [SQUARE-1:0] square_3_q;
+  logic [HIDDEN_INDEX-1:0] index_q, index_1_q, index_2_q, index_3_q;
+  logic is_code, is_add, is_embedding_q, writes_1_q, writes_2_q, writes_3_q, first_3_q;
+  logic [SQUARE_DELAY-1:0] squared_q, first_q;
+  logic signed [2*RESIDUAL-1:0] square;
   logic [61:0] squares_q;
 
-  assign is_code      = state_q == RUN && beat_valid && has_codes;
+  assign is_code      = state_q == RUN && beat_valid && has_codes_q;
   assign is_add       = element_valid && now_q.op == MATRIX && now_q.to == TO_HIDDEN;
-  assign added        = (RESIDUAL + 1)'(hidden_q) + (RESIDUAL + 1)'(add_1_q);
-  assign hidden_write = is_embedding_1_q ? add_1_q : added[RESIDUAL] != added[RESIDUAL-1]
+  assign added        = (RESIDUAL + 1)'(hidden_2_q) + (RESIDUAL + 1)'(add_2_q);
+  assign hidden_write = is_embedding_q ? add_2_q : added[RESIDUAL] != added[RESIDUAL-1]
       ? {added[RESIDUAL], {(RESIDUAL - 1) {!added[RESIDUAL]}}} : added[RESIDUAL-1:0];
 
   always_ff @(posedge clk) begin
-    hidden_q         <= hidden[index_q];
-    is_embedding_1_q <= now_q.op == EMBED;
-    add_1_q          <= now_q.op == EMBED ? embedding : element_wide;
-    writes_1_q       <= is_add || (is_code && now_q.op == EMBED);
-    index_1_q        <= index_q;
+    hidden_q       <= hidden[index_q];
+    hidden_2_q     <= hidden_q;
+    is_embedding_q <= now_q.op == EMBED;
+    add_1_q        <= is_embedding_q ? embedding : element_wide;
+    add_2_q        <= add_1_q;
+    writes_1_q     <= is_add || (is_code && is_embedding_q);
+    writes_2_q     <= writes_1_q;
+    writes_3_q     <= writes_2_q;
+    index_1_q      <= index_q;
+    index_2_q      <= index_1_q;
+    index_3_q      <= index_2_q;
     if (is_code || is_add) index_q <= index_q + 1'b1;
     if (begins) index_q <= '0;
-    if (writes_1_q) hidden[index_1_q] <= hidden_write;
-    written_2_q <= hidden_write;
-    writes_2_q  <= writes_1_q;
-    first_2_q   <= index_1_q == '0;
-    square_3_q  <= SQUARE'((SQUARE + 1)'(written_2_q) * (SQUARE + 1)'(written_2_q));
-    writes_3_q  <= writes_2_q;
-    first_3_q   <= first_2_q;
-    if (writes_3_q) squares_q <= (first_3_q ? '0 : squares_q) + 62'(square_3_q);
+    written_3_q <= hidden_write;
+    first_3_q   <= index_2_q == '0;
+    if (writes_3_q) hidden[index_3_q] <= written_3_q;
+    squared_q <= {squared_q[SQUARE_DELAY-2:0], writes_3_q};
+    first_q   <= {first_q[SQUARE_DELAY-2:0], first_3_q};
+    if (squared_q[SQUARE_DELAY-1]) begin
+      squares_q <= (first_q[SQUARE_DELAY-1] ? '0 : squares_q) + 62'(unsigned'(square));
+    end
     if (rst) begin
       writes_1_q <= 1'b0;
       writes_2_q <= 1'b0;
       writes_3_q <= 1'b0;
+      squared_q  <= '0;
     end
   end
 
+  wide_product #(
+      .A_WIDTH(RESIDUAL),
+      .B_WIDTH(RESIDUAL)
+  ) u_square (
+      .clk    (clk),
+      .a      (written_3_q),
+      .b      (written_3_q),
+      .product(square)
+  );
+
+  localparam int SIZE_WIDTH = HIDDEN_INDEX + 2;  // bits of HIDDEN as a signed number
+  localparam int WEIGHT_DELAY = 7;  // from a weight of the norm to its product
+  localparam int NORM_DELAY = WEIGHT_DELAY + 3;
+
   logic [61:0] u_q;
+  logic signed [62+SIZE_WIDTH:0] sized;  // squares times HIDDEN
   logic [19:0] root;
+  logic signed [20+SIZE_WIDTH:0] sized_root;
   logic [5:0] root_place, norm_shift_q;
-  logic signed [15:0] weight_1_q, weight_2_q, weight_3_q, weight_4_q, normed;
-  logic signed [RESIDUAL-1:0] hidden_2_q;
-  logic [ROOT_WIDTH-1:0] root_q;  // times HIDDEN
-  logic signed [31:0] z_4_q;
-  logic signed [RESIDUAL+ROOT_WIDTH:0] rooted_3_q;
-  logic signed [47:0] weighted_5_q;
-  logic [4:0] norm_valid_q;
+  logic signed [15:0] weights_q[WEIGHT_DELAY];
+  logic signed [15:0] normed;
+  logic signed [31:0] z_7_q;
+  logic signed [RESIDUAL+ROOT_WIDTH:0] rooted_5, coarse_6_q;
+  logic signed [47:0] weighted;
+  logic [NORM_DELAY-1:0] norm_valid_q;
   logic normed_valid;
+
+  wide_product #(
+      .A_WIDTH(63),
+      .B_WIDTH(SIZE_WIDTH)
+  ) u_sized (
+      .clk    (clk),
+      .a      ({1'b0, squares_q >> DROPPED}),
+      .b      (SIZE_WIDTH'(HIDDEN)),
+      .product(sized)
+  );
 
   inverse_root #(
       .ROOT_FILE(ROOT_FILE)
@@ -544,31 +579,55 @@ module decode_engine #(
   );
 
   always_ff @(posedge clk) begin
-    u_q          <= (((squares_q >> DROPPED) * 62'(HIDDEN)) << RAISED) + EPS;
-    root_q       <= ROOT_WIDTH'(root) * ROOT_WIDTH'(HIDDEN);
+    u_q          <= (sized[61:0] << RAISED) + EPS;
     norm_shift_q <= root_place + 6'(DROPPED / 2) > 6'(RAISED / 2)
         ? root_place + 6'(DROPPED / 2) - 6'(RAISED / 2) + 6'd2 : 6'd2;
-    weight_1_q   <= code;
-    weight_2_q   <= weight_1_q;
-    weight_3_q   <= weight_2_q;
-    weight_4_q   <= weight_3_q;
-    hidden_2_q   <= hidden_q;
-    rooted_3_q   <= (RESIDUAL + ROOT_WIDTH + 1)'(hidden_2_q)
-        * $signed((RESIDUAL + ROOT_WIDTH + 1)'({1'b0, root_q}));
-    z_4_q        <= 32'(rooted_3_q >>> norm_shift_q);
-    weighted_5_q <= 48'(z_4_q) * 48'(weight_4_q);
-    norm_valid_q <= {norm_valid_q[3:0], is_code && now_q.op == NORM};
+    weights_q[0] <= code;
+    for (int i = 1; i < WEIGHT_DELAY; i++) weights_q[i] <= weights_q[i-1];
+    coarse_6_q   <= rooted_5 >>> {norm_shift_q[5:3], 3'd0};
+    z_7_q        <= 32'(coarse_6_q >>> norm_shift_q[2:0]);
+    norm_valid_q <= {norm_valid_q[NORM_DELAY-2:0], is_code && !is_embedding_q};
     if (rst) norm_valid_q <= '0;
   end
+
+  wide_product #(
+      .A_WIDTH(21),
+      .B_WIDTH(SIZE_WIDTH)
+  ) u_sized_root (
+      .clk    (clk),
+      .a      ({1'b0, root}),
+      .b      (SIZE_WIDTH'(HIDDEN)),
+      .product(sized_root)
+  );
+
+  wide_product #(
+      .A_WIDTH(RESIDUAL),
+      .B_WIDTH(ROOT_WIDTH + 1)
+  ) u_rooted (
+      .clk    (clk),
+      .a      (hidden_2_q),
+      .b      (sized_root[ROOT_WIDTH:0]),
+      .product(rooted_5)
+  );
+
+  wide_product #(
+      .A_WIDTH(32),
+      .B_WIDTH(16)
+  ) u_weighted (
+      .clk    (clk),
+      .a      (z_7_q),
+      .b      (weights_q[WEIGHT_DELAY-1]),
+      .product(weighted)
+  );
 
   shift_cast #(
       .IN_WIDTH(48)
   ) u_norm_cast (
       .clk           (clk),
       .rst           (rst),
-      .data_in       (weighted_5_q),
+      .data_in       (weighted),
       .shift         (now_q.shift_0),
-      .data_in_valid (norm_valid_q[4]),
+      .data_in_valid (norm_valid_q[NORM_DELAY-1]),
       .data_out      (normed),
       .data_out_valid(normed_valid)
   );
@@ -734,14 +793,16 @@ module decode_engine #(
 `ifndef SYNTHESIS
   always_ff @(posedge clk) begin
     if (!rst && ends && (rotator_busy || gate_busy || values_busy || collector_busy || element_valid
-        || norm_valid_q != '0 || writes_1_q || writes_2_q || writes_3_q || row_done_q)) begin
+        || norm_valid_q != '0 || writes_1_q || writes_2_q || writes_3_q || squared_q != '0
+        || row_done_q)) begin
       $fatal(1, "decode_engine: instruction %0d ends before its last result", pc_q);
     end
   end
 `endif
 
   wire logic unused_ok = &{1'b0, now_q.address, now_q.fence, fetched_q, rotator_busy, gate_busy,
-                           values_busy, collector_busy, ROW_BLOCKS == 0};
+                           values_busy, collector_busy, ROW_BLOCKS == 0, sized[62+SIZE_WIDTH:62],
+                           sized_root[20+SIZE_WIDTH:ROOT_WIDTH]};
 
 endmodule
 

@@ -1,5 +1,5 @@
 // 1 / sqrt(u) = r * 2**(-18 - k), by a table of 256 entries and a Newton step; 0 for 0.
-// Latency 9 cycles; u is stable meanwhile.
+// Latency 18 cycles; u is stable meanwhile.
 `default_nettype none
 
 module inverse_root #(
@@ -11,51 +11,59 @@ module inverse_root #(
     output      logic [ 5:0] k
 );
 
-  logic [5:0] place, place_q;
-  logic [2:0] upper_q;
-  logic [61:0] rest;
-  logic [7:0] part, part_q;
+  logic [5:0] place;
   logic [17:0] mantissa_q;
   logic [16:0] entries[256];
-  logic [16:0] s_q;
-  logic [19:0] square_q, correction_q;
-  logic [37:0] near_one_q;
-  logic [36:0] product;
+  logic [16:0] entry_q, s_q;
+  logic [33:0] square_q;
+  logic [19:0] correction_q;
+  logic signed [39:0] near_one;
+  logic signed [38:0] product;
   logic is_zero_q;
 
   initial $readmemh(ROOT_FILE, entries);
 
-  always_comb begin
-    rest = u;
-    part = part_q;
-    for (int level = 5; level >= 3; level--) begin  // the highest bit, by halves
-      place[level] = (rest >> (1 << level)) != '0;
-      if (place[level]) rest = rest >> (1 << level);
-    end
-    for (int level = 2; level >= 0; level--) begin  // one cycle later
-      place[level] = (part >> (1 << level)) != '0;
-      if (place[level]) part = part >> (1 << level);
-    end
-  end
+  highest_bit #(
+      .WIDTH(62)
+  ) u_place (
+      .clk    (clk),
+      .data_in(u),
+      .place  (place)
+  );
 
   // mantissa: from 1 to 4, 16 fractional bits; the table has halves for 1 to 2 and 2 to 4
   always_ff @(posedge clk) begin
-    upper_q      <= place[5:3];
-    part_q       <= rest[7:0];
-    place_q      <= {upper_q, place[2:0]};
     is_zero_q    <= u == '0;
-    mantissa_q   <= 18'({u, 16'd0} >> {place_q[5:1], 1'b0});
-    s_q          <= entries[{place_q[0], place_q[0] ? mantissa_q[16:10] : mantissa_q[15:9]}];
-    square_q     <= 20'((34'(s_q) * 34'(s_q)) >> 14);
-    near_one_q   <= 38'(mantissa_q) * 38'(square_q);
-    correction_q <= 20'((38'h0c_0000_0000 - near_one_q) >> 16);
+    mantissa_q   <= 18'({u, 16'd0} >> {place[5:1], 1'b0});
+    entry_q      <= entries[{place[0], place[0] ? mantissa_q[16:10] : mantissa_q[15:9]}];
+    s_q          <= entry_q;
+    square_q     <= 34'(s_q) * 34'(s_q);
+    correction_q <= 20'((38'h0c_0000_0000 - near_one[37:0]) >> 16);
     r            <= is_zero_q ? '0 : product[36:17];
+    k            <= 6'(place[5:1]);
   end
 
-  assign product = 37'(s_q) * 37'(correction_q);
-  assign k       = 6'(place_q[5:1]);
+  wide_product #(
+      .A_WIDTH(21),
+      .B_WIDTH(19)
+  ) u_near_one (
+      .clk    (clk),
+      .a      ({1'b0, square_q[33:14]}),
+      .b      ({1'b0, mantissa_q}),
+      .product(near_one)
+  );
 
-  wire logic unused_ok = &{1'b0, product[16:0]};
+  wide_product #(
+      .A_WIDTH(21),
+      .B_WIDTH(18)
+  ) u_product (
+      .clk    (clk),
+      .a      ({1'b0, correction_q}),
+      .b      ({1'b0, s_q}),
+      .product(product)
+  );
+
+  wire logic unused_ok = &{1'b0, near_one[39:38], product[38:37], product[16:0], square_q[13:0]};
 
 endmodule
 

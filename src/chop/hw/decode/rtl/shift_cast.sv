@@ -1,5 +1,5 @@
 // Shift right by a number of bits that is known at run time, round half to even, saturate.
-// Latency 3 cycles, throughput 1 element per cycle. It never stalls.
+// Latency 4 cycles, throughput 1 element per cycle. It never stalls.
 `default_nettype none
 
 module shift_cast #(
@@ -9,7 +9,7 @@ module shift_cast #(
     input  wire logic                        clk,
     input  wire logic                        rst,
     input  wire logic signed [ IN_WIDTH-1:0] data_in,
-    input  wire logic        [          5:0] shift,   // bits dropped, stable while elements pass
+    input  wire logic        [          5:0] shift,   // bits dropped
     input  wire logic                        data_in_valid,
     output      logic signed [OUT_WIDTH-1:0] data_out,
     output      logic                        data_out_valid
@@ -17,29 +17,32 @@ module shift_cast #(
 
   localparam int HIGH_WIDTH = IN_WIDTH - OUT_WIDTH + 1;  // bits that are equal if a result fits
 
-  logic signed [IN_WIDTH-1:0] floor_1_q;
-  logic [IN_WIDTH-1:0] dropped_1_q;  // the highest dropped bit is in the highest place
-  logic [HIGH_WIDTH-1:0] high_1;
-  logic signed [OUT_WIDTH-1:0] floor_2_q;
-  logic signed [OUT_WIDTH:0] rounded_2;
-  logic up_2_q, over_2_q, sign_2_q;
-  logic [1:0] valid_q;
+  logic signed [2*IN_WIDTH-1:0] coarse_1_q;  // shifted by a multiple of 8 bits
+  logic [2:0] fine_1_q;
+  logic signed [IN_WIDTH-1:0] floor_2_q;
+  logic [IN_WIDTH-1:0] dropped_2_q;  // the highest dropped bit is in the highest place
+  logic [HIGH_WIDTH-1:0] high_2;
+  logic signed [OUT_WIDTH-1:0] floor_3_q;
+  logic signed [OUT_WIDTH:0] rounded_3;
+  logic up_3_q, over_3_q, sign_3_q;
+  logic [2:0] valid_q;
 
-  assign high_1    = floor_1_q[IN_WIDTH-1:OUT_WIDTH-1];
-  assign rounded_2 = (OUT_WIDTH + 1)'(floor_2_q) + (OUT_WIDTH + 1)'({1'b0, up_2_q});
+  assign high_2    = floor_2_q[IN_WIDTH-1:OUT_WIDTH-1];
+  assign rounded_3 = (OUT_WIDTH + 1)'(floor_3_q) + (OUT_WIDTH + 1)'({1'b0, up_3_q});
 
   always_ff @(posedge clk) begin
-    floor_1_q   <= data_in >>> shift;
-    dropped_1_q <= IN_WIDTH'($signed({data_in, IN_WIDTH'(0)}) >>> shift);
-    floor_2_q   <= floor_1_q[OUT_WIDTH-1:0];
-    up_2_q      <= dropped_1_q[IN_WIDTH-1]
-        && (dropped_1_q[IN_WIDTH-2:0] != '0 || floor_1_q[0]);
-    over_2_q    <= high_1 != '0 && high_1 != '1;
-    sign_2_q    <= floor_1_q[IN_WIDTH-1];
-    data_out    <= over_2_q || rounded_2[OUT_WIDTH] != rounded_2[OUT_WIDTH-1]
-        ? {sign_2_q, {(OUT_WIDTH - 1) {!sign_2_q}}} : rounded_2[OUT_WIDTH-1:0];
-    valid_q        <= {valid_q[0], data_in_valid};
-    data_out_valid <= valid_q[1];
+    coarse_1_q <= $signed({data_in, IN_WIDTH'(0)}) >>> {shift[5:3], 3'd0};
+    fine_1_q   <= shift[2:0];
+    {floor_2_q, dropped_2_q} <= coarse_1_q >>> fine_1_q;
+    floor_3_q  <= floor_2_q[OUT_WIDTH-1:0];
+    up_3_q     <= dropped_2_q[IN_WIDTH-1]
+        && (dropped_2_q[IN_WIDTH-2:0] != '0 || floor_2_q[0]);
+    over_3_q   <= high_2 != '0 && high_2 != '1;
+    sign_3_q   <= floor_2_q[IN_WIDTH-1];
+    data_out   <= over_3_q || rounded_3[OUT_WIDTH] != rounded_3[OUT_WIDTH-1]
+        ? {sign_3_q, {(OUT_WIDTH - 1) {!sign_3_q}}} : rounded_3[OUT_WIDTH-1:0];
+    valid_q        <= {valid_q[1:0], data_in_valid};
+    data_out_valid <= valid_q[2];
     if (rst) begin
       valid_q        <= '0;
       data_out_valid <= 1'b0;

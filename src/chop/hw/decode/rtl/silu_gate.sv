@@ -1,6 +1,6 @@
 // SiLU(gate) * up: even elements are gates, odd ones belong to the gate before.
 // SiLU is a straight line for each value of the high bits of a gate: base + slope * low bits.
-// Latency 11 cycles from `up`. Throughput 1 element per cycle. It never stalls.
+// Latency 15 cycles from `up`. Throughput 1 element per cycle. It never stalls.
 `default_nettype none
 
 module silu_gate #(
@@ -23,16 +23,18 @@ module silu_gate #(
   localparam int LINES = 1 << (16 - LOW_BITS);
   localparam int EXACT = (BASE_WIDTH > SLOPE_WIDTH + LOW_BITS ? BASE_WIDTH
       : SLOPE_WIDTH + LOW_BITS) + 2;
+  localparam int DELAY = 10;  // from a gate to its SiLU
 
   logic [SLOPE_WIDTH+BASE_WIDTH-1:0] lines[LINES];
   logic [SLOPE_WIDTH+BASE_WIDTH-1:0] line_1_q, line_2_q;
   logic [LOW_BITS-1:0] low_1_q, low_2_q;
-  logic signed [BASE_WIDTH-1:0] base_q;
-  logic signed [EXACT-1:0] rise_q, exact_q;
+  logic signed [BASE_WIDTH-1:0] bases_q[3];
+  logic signed [SLOPE_WIDTH+LOW_BITS:0] rise;
+  logic signed [EXACT-1:0] exact_q;
   logic signed [15:0] silu, silu_q;
   logic signed [31:0] product_q;
-  logic signed [15:0] elements_q[7];
-  logic [6:0] odd_q, valid_q;
+  logic signed [15:0] elements_q[DELAY];
+  logic [DELAY-1:0] odd_q, valid_q;
   logic product_valid_q, unused_valid;
 
   initial $readmemh(LINE_FILE, lines);
@@ -42,22 +44,31 @@ module silu_gate #(
     low_1_q  <= element[LOW_BITS-1:0];
     line_2_q <= line_1_q;
     low_2_q  <= low_1_q;
-    rise_q   <= EXACT'($signed(line_2_q[BASE_WIDTH+:SLOPE_WIDTH]))
-        * EXACT'($signed({1'b0, low_2_q}));
-    base_q   <= $signed(line_2_q[BASE_WIDTH-1:0]);
-    exact_q  <= rise_q + EXACT'(base_q);
+    bases_q[0]    <= $signed(line_2_q[BASE_WIDTH-1:0]);
+    for (int i = 1; i < 3; i++) bases_q[i] <= bases_q[i-1];
+    exact_q       <= EXACT'(rise) + EXACT'(bases_q[2]);
     elements_q[0] <= element;
-    for (int i = 1; i < 7; i++) elements_q[i] <= elements_q[i-1];
-    odd_q    <= {odd_q[5:0], element_odd};
-    valid_q  <= {valid_q[5:0], element_valid};
-    if (valid_q[6] && !odd_q[6]) silu_q <= silu;
-    product_q       <= 32'(silu_q) * 32'(elements_q[6]);
-    product_valid_q <= valid_q[6] && odd_q[6];
+    for (int i = 1; i < DELAY; i++) elements_q[i] <= elements_q[i-1];
+    odd_q   <= {odd_q[DELAY-2:0], element_odd};
+    valid_q <= {valid_q[DELAY-2:0], element_valid};
+    if (valid_q[DELAY-1] && !odd_q[DELAY-1]) silu_q <= silu;
+    product_q       <= 32'(silu_q) * 32'(elements_q[DELAY-1]);
+    product_valid_q <= valid_q[DELAY-1] && odd_q[DELAY-1];
     if (rst) begin
       valid_q         <= '0;
       product_valid_q <= 1'b0;
     end
   end
+
+  wide_product #(
+      .A_WIDTH(SLOPE_WIDTH),
+      .B_WIDTH(LOW_BITS + 1)
+  ) u_rise (
+      .clk    (clk),
+      .a      ($signed(line_2_q[BASE_WIDTH+:SLOPE_WIDTH])),
+      .b      ($signed({1'b0, low_2_q})),
+      .product(rise)
+  );
 
   shift_cast #(
       .IN_WIDTH(EXACT)
@@ -66,7 +77,7 @@ module silu_gate #(
       .rst           (rst),
       .data_in       (exact_q),
       .shift         (6'(LOW_BITS + 4)),
-      .data_in_valid (valid_q[3]),
+      .data_in_valid (valid_q[DELAY-5]),
       .data_out      (silu),
       .data_out_valid(unused_valid)
   );

@@ -4,7 +4,7 @@
 //     sums = sum(e * value); result = sums * (2**33 / sum(e)), rounded to 16 bits
 //
 // A row begins with its header; its beats follow. The score comes one cycle after the header.
-// `finish` is raised 20 cycles after the last beat or later. Then 1 result leaves per cycle.
+// `finish` is raised 24 cycles after the last beat or later. Then 1 result leaves per cycle.
 `default_nettype none
 
 module weighted_values #(
@@ -35,17 +35,17 @@ module weighted_values #(
   localparam int BEAT_BITS = BEATS > 1 ? $clog2(BEATS) : 1;
   localparam int INDEX = $clog2(HEAD_DIM);
   localparam int SUM_WIDTH = 48;  // 16384 rows, 16 bits of e, 17 bits of a value
-  localparam int DELAY = 4;       // from a beat to its product
+  localparam int DELAY = 6;       // from a beat to its product
 
   // -- exponentials ---------------------------------------------------------------------------
 
   logic [15:0] coarse_entries[256];
   logic [16:0] fine_entries[256];
   logic [15:0] reciprocals[256];
-  logic [15:0] distance_q, coarse_q, e_q;
-  logic [16:0] fine_q;
-  logic [32:0] product_q;
-  logic [3:0] header_q;
+  logic [15:0] distance_q, coarse_q, coarse_2_q, e_q;
+  logic [16:0] fine_q, fine_2_q;
+  logic [32:0] product_q, rounded_q;
+  logic [5:0] header_q;
   logic [32:0] total_q;
 
   initial $readmemh(EXP_FILE, coarse_entries);
@@ -53,14 +53,17 @@ module weighted_values #(
   initial $readmemh(RECIPROCAL_FILE, reciprocals);
 
   always_ff @(posedge clk) begin
-    header_q   <= {header_q[2:0], header_valid};
+    header_q   <= {header_q[4:0], header_valid};
     distance_q <= 16'(largest - score);
     coarse_q   <= coarse_entries[distance_q[15:8]];
     fine_q     <= fine_entries[distance_q[7:0]];
-    product_q  <= 33'(coarse_q) * 33'(fine_q) + 33'h8000;
-    if (header_q[3]) begin
-      e_q     <= product_q[31:16];
-      total_q <= total_q + 33'(product_q[31:16]);
+    coarse_2_q <= coarse_q;
+    fine_2_q   <= fine_q;
+    product_q  <= 33'(coarse_2_q) * 33'(fine_2_q);
+    rounded_q  <= product_q + 33'h8000;
+    if (header_q[5]) begin
+      e_q     <= rounded_q[31:16];
+      total_q <= total_q + 33'(rounded_q[31:16]);
     end
     if (clear) total_q <= '0;
     if (rst) header_q <= '0;
@@ -101,73 +104,79 @@ module weighted_values #(
 
   // -- the reciprocal of the total, and the results -------------------------------------------
 
-  logic [5:0] place, place_q;
-  logic [2:0] upper_q;
-  logic [63:0] rest;
-  logic [7:0] part, part_q;
+  localparam int LANE_BITS = LANES > 1 ? $clog2(LANES) : 1;
+
+  logic [5:0] place;
   logic [16:0] mantissa_q;
-  logic [15:0] r_q;
+  logic [15:0] entry_q, r_q;
   logic [33:0] near_one_q;
   logic [17:0] correction_q, reciprocal_q;
   logic [33:0] inverse_q;
   logic [INDEX-1:0] index_q;
-  logic finishing_q, sum_valid_q, scaled_valid_q;
+  logic [BEAT_BITS-1:0] beat_1_q;
+  logic finishing_q;
+  logic [4:0] sum_valid_q;
+  logic signed [SUM_WIDTH-1:0] lane_sums_q[BEATS];  // of one lane
   logic signed [SUM_WIDTH-1:0] sum_q;
-  logic signed [63:0] scaled_q;
+  logic signed [SUM_WIDTH+18:0] scaled;
 
-  always_comb begin
-    rest = 64'(total_q);
-    part = part_q;
-    for (int level = 5; level >= 3; level--) begin  // the highest bit, by halves
-      place[level] = (rest >> (1 << level)) != '0;
-      if (place[level]) rest = rest >> (1 << level);
-    end
-    for (int level = 2; level >= 0; level--) begin  // one cycle later
-      place[level] = (part >> (1 << level)) != '0;
-      if (place[level]) part = part >> (1 << level);
-    end
-  end
+  highest_bit #(
+      .WIDTH(33)
+  ) u_place (
+      .clk    (clk),
+      .data_in(total_q),
+      .place  (place)
+  );
 
   always_ff @(posedge clk) begin
-    upper_q      <= place[5:3];
-    part_q       <= rest[7:0];
-    place_q      <= {upper_q, place[2:0]};
-    mantissa_q   <= 17'({total_q, 16'd0} >> place_q);
-    r_q          <= reciprocals[mantissa_q[15:8]];
+    mantissa_q   <= 17'({total_q, 16'd0} >> place);
+    entry_q      <= reciprocals[mantissa_q[15:8]];
+    r_q          <= entry_q;
     near_one_q   <= 34'(mantissa_q) * 34'(r_q);
     correction_q <= 18'((34'h2_0000_0000 - near_one_q) >> 15);
     inverse_q    <= 34'(r_q) * 34'(correction_q);
-    reciprocal_q <= 18'(inverse_q >> place_q);
+    reciprocal_q <= 18'(inverse_q >> place);
     finishing_q  <= finish || (finishing_q && index_q != INDEX'(HEAD_DIM - 1));
     if (finishing_q) index_q <= index_q == INDEX'(HEAD_DIM - 1) ? '0 : index_q + 1'b1;
-    sum_q          <= sums_q[index_q];
-    sum_valid_q    <= finishing_q;
-    scaled_q       <= 64'(sum_q) * $signed({46'd0, reciprocal_q});
-    scaled_valid_q <= sum_valid_q;
+    for (int i = 0; i < BEATS; i++) begin
+      lane_sums_q[i] <= sums_q[INDEX'(i) * INDEX'(LANES) + INDEX'(index_q[LANE_BITS-1:0])];
+    end
+    beat_1_q    <= BEAT_BITS'(index_q >> LANE_BITS);
+    sum_q       <= lane_sums_q[beat_1_q];
+    sum_valid_q <= {sum_valid_q[3:0], finishing_q};
     if (rst) begin
-      finishing_q    <= 1'b0;
-      index_q        <= '0;
-      sum_valid_q    <= 1'b0;
-      scaled_valid_q <= 1'b0;
+      finishing_q <= 1'b0;
+      index_q     <= '0;
+      sum_valid_q <= '0;
     end
   end
+
+  wide_product #(
+      .A_WIDTH(SUM_WIDTH),
+      .B_WIDTH(19)
+  ) u_scaled (
+      .clk    (clk),
+      .a      (sum_q),
+      .b      ({1'b0, reciprocal_q}),
+      .product(scaled)
+  );
 
   shift_cast #(
       .IN_WIDTH(64)
   ) u_cast (
       .clk           (clk),
       .rst           (rst),
-      .data_in       (scaled_q),
+      .data_in       (scaled[63:0]),
       .shift         (shift),
-      .data_in_valid (scaled_valid_q),
+      .data_in_valid (sum_valid_q[4]),
       .data_out      (result),
       .data_out_valid(result_valid)
   );
 
-  assign is_busy = header_q != '0 || valid_q != '0 || finishing_q || sum_valid_q || scaled_valid_q
-      || result_valid;
+  assign is_busy = header_q != '0 || valid_q != '0 || finishing_q
+      || sum_valid_q != '0 || result_valid;
 
-  wire logic unused_ok = &{1'b0, product_q[32], product_q[15:0]};
+  wire logic unused_ok = &{1'b0, rounded_q[32], rounded_q[15:0], scaled[SUM_WIDTH+18:64]};
 
 endmodule
 
