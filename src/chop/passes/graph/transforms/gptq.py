@@ -129,8 +129,8 @@ def _next_stop(layers: Sequence[tuple[fx.Node, QuantizedModule]], number: int) -
     """Return the node of layer `number`, or the output of the graph behind the last layer."""
     if number < len(layers):
         return layers[number][0]
-    *_, output = layers[0][0].graph.nodes
-    return output
+    nodes: list[fx.Node] = list(layers[0][0].graph.nodes)
+    return nodes[-1]
 
 
 def _round_layer(
