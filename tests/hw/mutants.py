@@ -63,6 +63,9 @@ _READ = '  initial $readmemh("mem/mutant.mem", mutation::chosen);\n'
 def with_mutants(directory, mutants):
     """Build the choice between `mutants` into the RTL of `directory`; the numbers, by name."""
     numbers = {}
+    # a module of the design reads the number: stages without registers need no skid buffer
+    has_buffer = (directory / "rtl" / "skid_buffer.sv").exists()
+    reader = "skid_buffer" if has_buffer else mutants[0].module
     for path in sorted((directory / "rtl").glob("*.sv")):
         text = path.read_text()
         places = {}
@@ -77,7 +80,7 @@ def with_mutants(directory, mutants):
             assert end <= following, f"{here[0].what} overlaps another mutant"
             following = start
             text = text[:start] + _choice(text[start:end], here, numbers) + text[end:]
-        if path.stem == "skid_buffer":  # a module that every design has reads the number
+        if path.stem == reader:
             text = text.replace("\nendmodule", f"\n{_READ}\nendmodule")
         path.write_text(text)
     (directory / "rtl" / "a_mutation.sv").write_text(_PACKAGE)
