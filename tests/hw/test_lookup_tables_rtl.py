@@ -91,6 +91,7 @@ def test_narrow_inputs_are_collected_to_whole_vectors() -> None:
     verify(graph, lower(graph, DesignSpec(2)), x)
 
 
+@pytest.mark.slow
 @pytest.mark.sim("verilator")
 def test_rtl_is_exact_at_a_row_per_cycle(tmp_path) -> None:
     model = network(10, 2, [40, 30], 6, 0)
@@ -104,6 +105,7 @@ def test_rtl_is_exact_at_a_row_per_cycle(tmp_path) -> None:
     assert np.all(np.diff(ends) == 1)
 
 
+@pytest.mark.slow
 def test_a_table_of_six_inputs_is_one_lut(tmp_path) -> None:
     tables, bits = 40, 60
     rng = np.random.default_rng(0)
@@ -116,6 +118,7 @@ def test_a_table_of_six_inputs_is_one_lut(tmp_path) -> None:
     assert (area.lut, area.ff) == (tables, 0)
 
 
+@pytest.mark.slow
 def test_a_round_threshold_is_at_most_one_lut(tmp_path) -> None:
     thresholds = np.array([[128], [0], [64], [4]])  # a bit, a constant, and two of one LUT
     builder = Builder("top")

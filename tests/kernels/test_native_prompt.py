@@ -86,6 +86,7 @@ def test_the_last_logits_alone_are_those_of_all() -> None:
     assert torch.equal(caches[0].layers[-1].values, caches[1].layers[-1].values)
 
 
+@pytest.mark.slow
 def test_a_prompt_is_read_as_pytorch_reads_it() -> None:
     of = packed("Llama", "mxint4")
     past, plain = (DynamicCache(config=of.model.config) for _ in range(2))
