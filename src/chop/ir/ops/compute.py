@@ -9,7 +9,7 @@ its forward computes on quantised inputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from chop.errors import RegistryError
@@ -53,15 +53,16 @@ class Compute:
     unlike: tuple[Callable[..., Any], ...]
     integer: IntegerKernel | None = None
     own_names: Callable[[Any], tuple[str, ...]] | None = None
+    inputs: tuple[Operand, ...] = field(init=False, compare=False)
+    """Operands that a layer is called with; layers read them at every call."""
+
+    def __post_init__(self) -> None:
+        inputs = tuple(o for o in self.operands if o.argument not in self.parameters)
+        object.__setattr__(self, "inputs", inputs)
 
     def names_of(self, layer: Any) -> tuple[str, ...]:
         """Return the names of the parameters of `layer`."""
         return self.parameters if self.own_names is None else self.own_names(layer)
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        """Operands that a layer is called with."""
-        return tuple(o for o in self.operands if o.argument not in self.parameters)
 
     @property
     def layer_roles(self) -> tuple[str, ...]:

@@ -11,10 +11,18 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from chop.nn.quantizers import Quantizer
+from chop.nn.quantizers.gpu_formats import KernelSettings
 
 
 class LayerFormats(dict[str, Quantizer]):
-    """A mapping of role to format that cannot change, as many layers may hold it."""
+    """A mapping of role to format that cannot change, as many layers may hold it.
+
+    `kernels` holds the settings of the formats' kernels, by the operands of a layer.
+    """
+
+    def __init__(self, *items: Any) -> None:
+        super().__init__(*items)
+        self.kernels: dict[tuple[str, tuple[str, ...]], tuple[KernelSettings, ...] | None] = {}
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(
