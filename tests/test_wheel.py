@@ -91,6 +91,7 @@ def test_the_source_distribution_holds_tests_and_docs(sdist, tracked):
     assert not [name for name in held if "__pycache__" in name or name.endswith(".pyc")]
 
 
+@pytest.mark.slow
 def test_the_wheel_says_who_made_it_and_what_it_is_for(wheel):
     with zipfile.ZipFile(wheel) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))

@@ -49,6 +49,7 @@ def test_a_graph_without_the_layers_of_a_llama_is_refused():
         float_llama(graph)
 
 
+@pytest.mark.slow
 def test_a_graph_of_another_model_is_refused():
     config = GPT2Config(vocab_size=32, n_embd=32, n_layer=1, n_head=2, n_positions=16)
     graph = MaseGraph(GPT2LMHeadModel(config).eval(), hf_input_names=["input_ids"])

@@ -63,6 +63,7 @@ def test_the_table_has_a_line_for_each_record():
     assert len(latency_table(records()).splitlines()) == 2 + len(records())
 
 
+@pytest.mark.slow
 def test_the_figure_is_saved_with_its_data(tmp_path):
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install matplotlib")
     found = records()

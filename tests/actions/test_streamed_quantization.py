@@ -176,6 +176,7 @@ def test_activations_on_disk_change_nothing(source, tmp_path):
     assert list((tmp_path / "spill").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_padding_reaches_the_layers(source, tmp_path):
     data = batches()
     for batch in data:
@@ -188,6 +189,7 @@ def test_padding_reaches_the_layers(source, tmp_path):
     assert any(not same_bytes(masked[name], unmasked[name]) for name in masked)
 
 
+@pytest.mark.slow
 def test_the_folder_generates_and_is_read_by_transformers(source, tmp_path):
     request = StreamRequest(source(), "mxint4", ("smooth",))
     quantize_stream(plan_stream(request, batches()), tmp_path / "out")

@@ -75,6 +75,7 @@ def test_a_mase_graph_may_stand_for_its_model():
     assert get_trainer(graph, small(), **SHORT).model is graph.model
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
     results = []
     for seed in (1, 1, 2):

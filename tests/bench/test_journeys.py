@@ -85,6 +85,7 @@ RECORDS = [
 ]
 
 
+@pytest.mark.slow
 def test_an_exported_file_is_compared_with_the_other_program(journeys, exported):
     pytest.importorskip("onnxruntime")
     peers = sys.modules["journey_peers"]

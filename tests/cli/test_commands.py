@@ -304,6 +304,7 @@ def test_lora_trains_adapters_alone_and_fuses_them(mase, trained, tmp_path):
     assert type(layer(tmp_path / "l")) is torch.nn.Linear
 
 
+@pytest.mark.slow
 def test_a_sweep_draws_measures_once_and_resumes(mase, trained, tmp_path):
     line = f"sweep integer_bits {trained} {DIGITS} --epochs 1 --out s --json"
     first = mase(f"{line} --values 2").document["records"]
@@ -420,6 +421,7 @@ def test_simulate_proves_a_project_and_a_model_bit_exact(mase, trained, tmp_path
     assert (tmp_path / "s" / "hardware" / "report.md").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.sim
 def test_a_wrong_bit_ends_with_code_1(mase, trained, tmp_path):
     mase(f"quantize {trained} --width 6 --frac-width 4 --type linear,relu --out q")
@@ -465,6 +467,7 @@ def test_a_search_goes_on_to_more_trials_and_keeps_another_question_apart(
     assert mase(f"{line} --trials 4").document["finished"] == 4
 
 
+@pytest.mark.slow
 def test_a_search_by_file_over_pruning(mase, trained, tmp_path):
     (tmp_path / "run.toml").write_text(
         f'[search]\nmodel = "{trained}"\ndataset = "digits"\ntest_rows = 32\ntrials = 2\n'

@@ -3,6 +3,7 @@
 import io
 
 import numpy as np
+import pytest
 
 from chop.cli import console as module
 from chop.cli.console import Console
@@ -55,6 +56,7 @@ def test_the_document_takes_arrays_sets_and_paths(tmp_path):
     assert '"b": 1.5' in out.getvalue() and str(tmp_path) in out.getvalue()
 
 
+@pytest.mark.slow
 def test_no_command_draws_bars_or_colours_off_a_terminal(tmp_path, trained, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     get_model("tiny_bert").save_pretrained(tmp_path / "bert")

@@ -101,6 +101,7 @@ def flags(options):
             yield from (f"--{name.replace('_', '-')}", text)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", CASES)
 def test_the_function_and_the_command_line_give_the_same_result(name, mase, capsys):
     ran = mase(name, *flags(CASES[name]), "--json")

@@ -121,6 +121,7 @@ def test_a_decoder_saved_without_its_head_generates_where_the_head_is_tied(
     assert ran.code == 0, ran.err
 
 
+@pytest.mark.slow
 def test_beams_and_drawing_are_transformers_own(mase, folder) -> None:
     line = f"generate {folder} --max-new-tokens 6 --out g --json"
     assert mase(f"{line} --beams 3", *PROMPT).document["text"] == words_of(folder, num_beams=3)

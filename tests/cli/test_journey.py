@@ -165,6 +165,7 @@ def test_a_changed_model_starts_again(tmp_path, trained, performed, monkeypatch)
     assert len(performed) == 2 * count
 
 
+@pytest.mark.slow
 def test_a_journey_without_a_dataset_compares_outputs_and_refuses_calibration(
     tmp_path, monkeypatch
 ):

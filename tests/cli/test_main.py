@@ -83,6 +83,7 @@ def test_every_command_says_what_it_does_before_torch_is_loaded(tmp_path):
         assert said.startswith(f"mase {name}") and said.endswith(": loading torch …")
 
 
+@pytest.mark.slow
 def test_a_quiet_command_says_nothing_first(tmp_path):
     lines = first_words(tmp_path, "--quiet")
     assert not any("loading" in line for line in lines)

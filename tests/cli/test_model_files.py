@@ -225,6 +225,7 @@ def test_a_program_of_torch_export_is_read_only_if_it_is_trusted(mase, tmp_path)
         assert "--trust-remote-code" in ran.err and "file.py:function" in ran.err
 
 
+@pytest.mark.slow
 def test_a_program_of_torch_export_is_the_model_of_a_command(mase, tmp_path) -> None:
     pytest.importorskip("onnxscript", reason="needs masegraph[export]")
     model, x = saved_program(tmp_path / "m.pt2"), torch.eye(8)

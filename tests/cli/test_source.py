@@ -47,6 +47,7 @@ def graph_of(model, **options):
     return source, load_graph(chosen, source)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_reference_model_becomes_a_graph_by_name(name):
     source, graph = graph_of(name)

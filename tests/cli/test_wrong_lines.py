@@ -36,7 +36,7 @@ def is_work(line):
     return any(part in line for part in WORK)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("line", slow_unless(LINES, lambda line: not is_work(line)))
 def test_a_wrong_line_ends_with_a_message_of_ours(line, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
@@ -52,7 +52,7 @@ SAMPLE = {*FIRST.values(), *(line for line in DRY[::10] if not is_work(line))}
 """A line of every command, and every tenth line: the dry runs of `make test`."""
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("line", slow_unless(DRY, SAMPLE.__contains__))
 def test_a_dry_run_refuses_what_the_run_refuses_and_writes_nothing(
     line, place, monkeypatch, capsys
@@ -106,7 +106,7 @@ RIGHT = {
 """A right line of every command that needs no more than a trained model."""
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", [name for name in RIGHT if name != "compare"])
 def test_a_dry_run_of_a_right_line_prints_its_configuration_and_writes_nothing(
     name, place, monkeypatch, capsys

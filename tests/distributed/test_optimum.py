@@ -207,6 +207,7 @@ def test_planning_creates_no_weights():
     assert all(p.is_meta for p in graph.model.parameters())
 
 
+@pytest.mark.slow
 def test_a_limit_uses_what_only_saves_memory_and_is_kept():
     graph, _ = bert()
     mesh = mesh_of((2, 2))

@@ -55,6 +55,7 @@ def test_one_stage_and_one_micro_batch_is_the_plan_without_a_pipeline():
     assert pipeline.bubble == pytest.approx(0.0, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_every_stage_is_within_its_memory_and_earlier_stages_store_more():
     graph, _ = bert(layers=4)
     free = make_pipeline(graph, mesh_of(), stages=3, micro_batches=4)

@@ -104,6 +104,7 @@ def test_a_plan_that_transformers_cannot_run_is_refused_by_its_value():
         transformers_plan(make_plan(graph, square, training=False), graph)
 
 
+@pytest.mark.slow
 def test_a_plan_that_splits_nothing_says_so():
     graph, *_ = plan_of(made("Llama"))
     fast = ShardArgs(mesh_shape=(2,), training=False, transformers=True, latency=(1.0,))

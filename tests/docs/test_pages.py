@@ -50,7 +50,7 @@ def registry():
         yield PASSES
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.no_cover  # tests of the parts measure those
 @pytest.mark.parametrize("page", [_marked(page) for page in RUN])
 def test_the_code_of_a_page_runs(page, registry, tmp_path, monkeypatch):

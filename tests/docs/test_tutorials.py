@@ -59,6 +59,7 @@ def registries(monkeypatch):
     monkeypatch.setattr(emit, "_LIBRARIES", list(emit._LIBRARIES))
 
 
+@pytest.mark.share(3)
 @pytest.mark.no_cover  # tests of the parts measure those
 @pytest.mark.parametrize("name", CASES)
 def test_a_tutorial_prints_and_draws_what_its_page_shows(name, shared, registries):

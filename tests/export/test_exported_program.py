@@ -85,6 +85,7 @@ def tensors(result):
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", first_and_slow(MODELS))
 def test_a_program_computes_as_its_model_does_at_other_sizes(name):
     model, program = program_of(name)

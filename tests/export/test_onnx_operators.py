@@ -222,6 +222,7 @@ def model_of(name, inputs, attributes, opset=21, outputs=1):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]), given
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("case", CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)])
 def test_it_computes_what_the_reference_computes(case, tmp_path):
     model, given = model_of(*case)

@@ -70,6 +70,7 @@ def check_gradients(pair: Any) -> None:
         assert_close(values[second[name].name], bends[name])
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", PASSES)
 @pytest.mark.parametrize("seed", range(12))
 def test_every_pass_preserves_values(random_pair: MakePair, seed: int, name: str) -> None:
@@ -82,6 +83,7 @@ def test_every_pass_preserves_values(random_pair: MakePair, seed: int, name: str
         assert_close(after[output], torch.from_numpy(np.array(before[output])))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", range(25))
 def test_optimised_and_compiled_graphs_agree_with_the_plain_walk(
     random_pair: MakePair, seed: int

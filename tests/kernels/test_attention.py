@@ -319,6 +319,7 @@ def test_a_tracer_sees_one_call_of_our_function() -> None:
     assert call.target is scaled_dot_product_attention and call.kwargs["scale"] == 0.5
 
 
+@pytest.mark.slow
 def test_torchs_tools_see_torchs_function() -> None:
     operands = large()
     with Seen() as seen:

@@ -101,6 +101,7 @@ def test_rows_that_join_and_leave_have_the_bits_of_each_alone(name: str) -> None
     compare(graph(name))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_rows_on_packed_weights_have_the_bits_of_each_alone(weights: str) -> None:
     if weights == "rounded" and not has_byte_products():

@@ -89,7 +89,7 @@ def seen(length: int) -> dict[str, Tensor]:
     return {"attention_mask": torch.ones(1, length, dtype=torch.long)}
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", NATIVE)
 def test_every_family_has_the_logits_and_the_cache_of_the_plain_step(name: str) -> None:
     compare(graph(name))
@@ -100,6 +100,7 @@ def test_a_buffer_grows_where_it_is_full(name: str) -> None:
     compare(graph(name), steps=2 * ROOM + PROMPT + 3)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("name", ["Llama", "GPT-2"])
 def test_packed_weights_have_the_logits_of_the_plain_step(name: str, weights: str) -> None:
@@ -108,11 +109,13 @@ def test_packed_weights_have_the_logits_of_the_plain_step(name: str, weights: st
     compare(packed(name, weights), steps=4)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", NATIVE)
 def test_every_family_packs(name: str) -> None:
     compare(packed(name, "mxint4"), steps=3)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("formats", FORMATS, ids=str)
 @pytest.mark.parametrize("name", ["Llama", "Gemma 2"])
 def test_caches_in_number_formats_hold_the_same_codes(name: str, formats: Any) -> None:
@@ -127,7 +130,7 @@ def test_a_cache_of_the_server_holds_the_same_tokens(name: str, formats: str) ->
     compare(graph(name), steps=steps, cache=lambda config: BatchCache(config, formats))
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", DECODERS)
 def test_generate_gives_the_tokens_of_the_model(name: str) -> None:
     given = {key: value[:1] for key, value in prompts(name).items()}

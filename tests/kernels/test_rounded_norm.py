@@ -33,6 +33,7 @@ def defined(total, weight, eps):
     return values.flatten(-2), unit.expand_as(blocks).flatten(-2)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

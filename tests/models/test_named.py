@@ -22,6 +22,7 @@ def test_every_reference_model_has_a_dataset():
     assert set(INPUTS) == set(MODELS)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_reference_model_takes_its_dataset_and_becomes_a_graph(name):
     torch.manual_seed(0)

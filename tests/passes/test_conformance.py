@@ -35,7 +35,7 @@ def test_the_case_table_covers_the_registry():
     assert sorted(CASES) == sorted(PASSES)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @pytest.mark.parametrize(("name", "model"), RUNS)
 def test_pass_keeps_its_promises(name, model):
     graph, run = annotated(model), PASSES[name]

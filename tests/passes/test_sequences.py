@@ -44,7 +44,7 @@ def label(value) -> str:
     return value if isinstance(value, str) else " > ".join(value)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("model", "sequence"), [*ONCE_WRONG, *SAMPLE], ids=label)
 def test_each_step_does_what_it_says_whatever_was_before(model, sequence):
     verdict = try_one(State(*graph_and_inputs(model)), sequence)

@@ -4,6 +4,7 @@ import copy
 
 import dill
 import optuna
+import pytest
 import torch
 import transformers
 from torch import nn
@@ -63,6 +64,7 @@ def construct_model(trial):
     return model
 
 
+@pytest.mark.slow
 def test_an_objective_may_compress_with_the_pipeline_and_keep_its_model(tmp_path):
     def objective(trial):
         mg = MaseGraph(construct_model(trial), hf_input_names=["input_ids"])

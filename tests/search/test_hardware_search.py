@@ -105,6 +105,7 @@ def test_objectives_are_registered_with_their_directions():
     assert list(WAYS.values()) == ["maximize", "maximize", "minimize", "minimize"]
 
 
+@pytest.mark.slow
 def test_every_trial_of_the_front_is_emitted_as_it_was_scored(study, tmp_path):
     made, result = study
     front = result.pareto_front()

@@ -44,7 +44,7 @@ def two(point, trial):
     return {"loss": point["x"] ** 2, "bits": float(point["width"])}
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_sampler_gives_the_points_asked_for_and_follows_the_seed(tmp_path, name):
     runs = [run(tmp_path, name, seed=s, file=f) for s, f in ((0, "a"), (0, "b"), (1, "c"))]

@@ -101,6 +101,7 @@ def test_a_killed_search_goes_on_to_its_count_and_repeats_nothing(start, storage
     assert [t["params"] for t in result.trials] == [t["params"] for t in whole.trials]
 
 
+@pytest.mark.share(2)
 def test_every_storage_keeps_the_same_study(storage, tmp_path):
     options = {"trials": 12, "name": "kept", "seed": 3}
     here = search(toys.NUMBERS, toys.loss, OBJECTIVES, storage=storage, **options)
@@ -124,6 +125,7 @@ def age_heartbeat(queue, trial, seconds):
         row.heartbeat -= datetime.timedelta(seconds=seconds)
 
 
+@pytest.mark.share(2)
 def test_a_trial_of_a_silent_worker_on_another_machine_is_given_to_the_next(storage, tmp_path):
     name = f"silent-{random.random()}"
     lost = TrialQueue.open(plan(storage, tmp_path, name=name))

@@ -57,6 +57,7 @@ def test_answers_equal_those_of_each_prompt_alone(name):
     assert engine.generate(given, Sampling(max_tokens=NEW)) == expected
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("cache", ["mxint8", "int4", "fixed8.4"])
 def test_answers_with_a_quantised_cache_equal_those_alone(cache):
     engine = BatchEngine(graph("Llama"), EngineLimits(max_batch=4), cache=cache)
@@ -65,6 +66,7 @@ def test_answers_with_a_quantised_cache_equal_those_alone(cache):
     assert engine.generate(given, Sampling(max_tokens=NEW)) == expected
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("weights", [None, "mxint4", "int4"])
 def test_jobs_that_join_and_leave_at_any_step_change_no_answer(weights):
     draw, of = random.Random(3), packed("Llama", weights) if weights else graph("Llama")

@@ -210,6 +210,7 @@ TWINS = ("lstm", "gru", "rnn", "conv1d", "batch_norm2d", "rms_norm")
 OTHERS = [op for op in WITH_KERNEL if op not in TWINS]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("op", slow_unless(WITH_KERNEL, lambda op: op in OTHERS[::2]))
 def test_a_layer_is_captured_as_one_graph(op):
     layer = quantized_layer(op, "integer").eval()

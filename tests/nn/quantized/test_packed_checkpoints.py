@@ -82,7 +82,7 @@ def values(mg):
     return {f"{n}.{k}": s for n, m in layers for k, s in m.stored_values().items()}
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_packed_model_comes_back_bit_for_bit_and_numpy_reads_it_from_the_page(name, tmp_path):
     mg, x = quantised(CONFIGS[name])

@@ -34,6 +34,7 @@ def test_each_kernel_has_its_format():
         assert f"struct {format} " in gpu_formats.source()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("rounding", DETERMINISTIC)
 @pytest.mark.parametrize("quantizer", ELEMENT_CASES + BLOCK_CASES, ids=label)
 def test_float32_holds_the_parameters_of_every_kernel(quantizer, rounding):

@@ -192,6 +192,7 @@ def test_other_tensors_use_the_definition():
     assert not kernels.can_run(torch.empty(3, device="meta"))
 
 
+@pytest.mark.slow
 def test_without_native_code_the_values_are_the_same(tmp_path):
     program = (
         "import torch, sys; from chop.nn.quantizers import MXInt, kernels;"

@@ -394,6 +394,7 @@ class Layer(torch.nn.Module):
 ONE_PER_FORMAT = list({q.name: q for q in reversed(CASES)}.values())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("quantizer", first_and_slow(ONE_PER_FORMAT, 8), ids=label)
 def test_formats_trace_into_one_graph_with_their_gradient(quantizer):
     torch._dynamo.reset()

@@ -39,6 +39,7 @@ def is_same_in_parts(quantizer: Quantizer, x: torch.Tensor, dim: int, at: int) -
     return same(torch.cat([quantizer.quantize(part) for part in parts], dim), quantizer.quantize(x))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("quantizer", PARTED, ids=label)
 @pytest.mark.parametrize("dim", range(3))
 def test_parts_of_whole_units_are_rounded_as_the_whole(quantizer, dim):
@@ -50,6 +51,7 @@ def test_parts_of_whole_units_are_rounded_as_the_whole(quantizer, dim):
             assert is_same_in_parts(quantizer, x, dim, at), (quantizer, dim, at)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("quantizer", PARTED, ids=label)
 @pytest.mark.parametrize("dim", range(3))
 def test_no_smaller_unit_would_do(quantizer, dim):

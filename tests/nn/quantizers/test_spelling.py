@@ -124,6 +124,7 @@ def settings_of(cls):
     )
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", FORMATS)
 @given(data=st.data())
 def test_all_settings_read_back(name, data):

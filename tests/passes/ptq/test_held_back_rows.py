@@ -124,7 +124,7 @@ CASES = [
 """Every method meets all data and all formats; the other combinations are slow."""
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("label", "data", "config"), CASES)
 def test_no_method_is_worse_than_nearest_on_held_back_rows(label, data, config) -> None:
     for seed in range(2):

@@ -73,6 +73,7 @@ def test_what_is_chosen_is_applied_and_survives_a_checkpoint(name, tmp_path):
     assert torch.equal(copy.deepcopy(graph).model(data[1]), graph.model(data[1]))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("observer", OBSERVERS)
 def test_every_observer_in_one_call(observer):
     model, data = mlp(), batches(scale=30.0)

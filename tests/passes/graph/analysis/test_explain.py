@@ -58,6 +58,7 @@ def test_its_losses_are_those_of_graphs_quantised_so():
     assert record["loss"] == pytest.approx(compared(alone, data, expected, "here")["loss"])
 
 
+@pytest.mark.slow
 def test_weights_that_were_rounded_are_compared_with_the_reference():
     model, graph, data = graph_with(["4"])
     _, rounding = passes.gptq_transform_pass(graph, {"data": data})

@@ -118,6 +118,7 @@ def test_convolutions_learn_too_and_activations_in_place_do_no_harm(name):
         assert torch.equal(form(layer.weight.detach()), layer.weight.detach())  # on the grid
 
 
+@pytest.mark.slow
 def test_learning_goes_on_from_rounding_by_effect_and_is_the_same_every_time():
     torch.manual_seed(1)
     model, data = Residual(), samples(12, 16)

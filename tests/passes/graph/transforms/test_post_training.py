@@ -382,6 +382,7 @@ def test_losses_of_an_embedding_are_predicted_as_those_of_other_layers():
         assert true["loss"] / 3 < predicted["loss"] < 3 * true["loss"], true["node"]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize("bits", [2.5, 4.0, 6.0, 9.0])
 def test_bits_are_the_average_over_all_weights_of_the_model(is_tied, bits):
