@@ -16,6 +16,10 @@ from chop.registry import suggest
 
 BENCH = Path(__file__).parent / "bench_top.py"
 AXI_BENCH = INTERFACES / "bench_axi.py"
+HOST_PROGRAM = INTERFACES / "reload_host.py"
+"""The program of a host that writes weights at run time; test benches import it."""
+RELOAD_PROGRAM = INTERFACES / "bench_reload.py"
+CLOCK_PROGRAM = INTERFACES / "bench_clocks.py"
 OLDEST_VERILATOR = (5, 36)
 """The first Verilator whose interface cocotb 2 compiles against."""
 SIMULATORS = ("icarus", "verilator")
@@ -100,10 +104,18 @@ def _read(results: Path, simulator: str) -> CocotbResult:
     cases = list(ElementTree.parse(results).getroot().iter("testcase"))
     failed = [c for c in cases if c.find("failure") is not None or c.find("error") is not None]
     if not cases or failed:
-        messages = [
-            f"{c.get('name')}: {(c.find('failure') or c).get('message', '')}" for c in failed
-        ]
+        messages = [f"{case.get('name')}: {_reason(case)}" for case in failed]
         raise HardwareError(
             f"cocotb: {len(failed)} of {len(cases)} tests failed. {' '.join(messages)}"
         )
     return CocotbResult(simulator, len(cases), ())
+
+
+def _reason(case: ElementTree.Element) -> str:
+    """Return the first line of what a failed test says."""
+    for kind in ("failure", "error"):
+        child = case.find(kind)
+        if child is not None:
+            text = child.get("error_msg") or child.get("message") or child.text or ""
+            return text.strip().partition("\n")[0]
+    return ""
