@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -61,8 +62,12 @@ def run_cocotb(
     simulator: str = "icarus",
     waves: bool = False,
     bench: str = "test/test_top.py",
+    settings: Mapping[str, str] | None = None,
 ) -> CocotbResult:
-    """Run the `bench` of the hardware directory; raise unless every test passed."""
+    """Run the `bench` of the hardware directory; raise unless every test passed.
+
+    `settings`: environment variables for the bench.
+    """
     if simulator not in SIMULATORS:
         raise HardwareError(
             f"cocotb: unknown simulator '{simulator}'. {suggest(simulator, SIMULATORS)}"
@@ -70,7 +75,7 @@ def run_cocotb(
     toolchain.require_package("cocotb")
     if bench.startswith("axi/"):
         toolchain.require_package("cocotbext.axi")
-    environment = dict(os.environ)
+    environment = {**os.environ, **(settings or {})}
     if simulator == "icarus":
         toolchain.program("iverilog")
     else:
