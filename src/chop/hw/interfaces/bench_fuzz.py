@@ -2,7 +2,7 @@
 
 Reads and writes at random addresses, with random strobes, address and data in any order; inputs
 with random TLAST and TKEEP; pauses of every channel. The master keeps the rules of AXI. Checked are
-every answer, every output, that an offer stays until it is taken, that nothing hangs, and after each
+every answer, every output, that an offer stays until taken, that nothing hangs, and after each
 round that the counters of the control port are those of the pins. `MASE_FUZZ` has the number of
 accesses and the seed; the counts are written to `sim/fuzz.json`.
 """

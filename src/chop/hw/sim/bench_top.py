@@ -23,9 +23,9 @@ def _words(port: str) -> list[int]:
     return [int(line, 16) for line in (HARDWARE / "test" / f"{port}.mem").read_text().split()]
 
 
-def _inputs(record: dict[str, Any]) -> dict[str, list[int]]:
+def _inputs(told: dict[str, Any]) -> dict[str, list[int]]:
     """The words of every input; weights, which lie with the memories, are repeated."""
-    ports = record["inputs"]
+    ports = told["inputs"]
     data = {port: _words(port) for port in ports if "sent" not in ports[port]}
     name, first = next(iter(data.items()))
     tensors = len(first) * ports[name]["parallelism"] // prod(ports[name]["shape"])
@@ -37,14 +37,14 @@ def _inputs(record: dict[str, Any]) -> dict[str, list[int]]:
     return data
 
 
-def _repeated(words: list[int], shape: list[int], target: list[int]) -> list[int]:
-    """`words` of `shape` as those of the shape `target`: again where there is a 1 instead."""
+def _repeated(words: list[int], shape: list[int], wanted: list[int]) -> list[int]:
+    """`words` of `shape` as those of the shape `wanted`: again where there is a 1 instead."""
     if not shape:
         return words
     size = len(words) // shape[0]
     parts = [words[k * size : (k + 1) * size] for k in range(shape[0])]
-    parts *= target[0] // shape[0]
-    return [word for part in parts for word in _repeated(part, shape[1:], target[1:])]
+    parts *= wanted[0] // shape[0]
+    return [word for part in parts for word in _repeated(part, shape[1:], wanted[1:])]
 
 
 async def _offer(dut: Any, port: str, words: list[int], rate: float, rng: Random) -> None:
@@ -83,25 +83,24 @@ async def _take(dut: Any, port: str, expected: list[int], rate: float, rng: Rand
 async def _run(dut: Any, profile: str) -> None:
     rng = Random(profile)
     rates = PROFILES[profile]
-    record = json.loads((HARDWARE / "design.json").read_text())
+    told = json.loads((HARDWARE / "design.json").read_text())
     Clock(dut.clk, 10, "ns").start()
     dut.rst.value = 1
-    for port in record["inputs"]:
+    for port in told["inputs"]:
         getattr(dut, f"{port}_valid").value = 0
-    for port in record["outputs"]:
+    for port in told["outputs"]:
         getattr(dut, f"{port}_ready").value = 0
-    if "reload" in record:
+    if "reload" in told:
         dut.load_valid.value = 0  # nothing writes weights here
     for _ in range(4):
         await RisingEdge(dut.clk)
     dut.rst.value = 0
-    for port, words in _inputs(record).items():
+    for port, words in _inputs(told).items():
         cocotb.start_soon(_offer(dut, port, words, rates[0], rng))
     takers = [
-        cocotb.start_soon(_take(dut, port, _words(port), rates[1], rng))
-        for port in record["outputs"]
+        cocotb.start_soon(_take(dut, port, _words(port), rates[1], rng)) for port in told["outputs"]
     ]
-    compared = sum(len(_words(port)) for port in record["outputs"])
+    compared = sum(len(_words(port)) for port in told["outputs"])
     assert compared > 0, "no output beat is expected: nothing would be compared"
     for taker in takers:
         await taker

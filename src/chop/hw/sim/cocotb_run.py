@@ -21,6 +21,8 @@ HOST_PROGRAM = INTERFACES / "reload_host.py"
 """The program of a host that writes weights at run time; test benches import it."""
 RELOAD_PROGRAM = INTERFACES / "bench_reload.py"
 CLOCK_PROGRAM = INTERFACES / "bench_clocks.py"
+PROGRAMS = (BENCH, AXI_BENCH, RELOAD_PROGRAM, CLOCK_PROGRAM, HOST_PROGRAM)
+"""Python programs of emitted folders."""
 OLDEST_VERILATOR = (5, 36)
 """The first Verilator whose interface cocotb 2 compiles against."""
 SIMULATORS = ("icarus", "verilator")

@@ -28,16 +28,11 @@ from chop.hw.design.memories import memory_files as memory_files
 from chop.hw.design.memories import read_inputs as read_inputs
 from chop.hw.design.memories import read_vectors as read_vectors
 from chop.hw.design.memories import vector_files as vector_files
-from chop.hw.design.reload import PIECE_BITS, PORT, ReloadPort
+from chop.hw.design.reload import PORT
 from chop.hw.design.stream import Stream
 from chop.hw.sim import manifest
-from chop.hw.sim.cocotb_run import (
-    AXI_BENCH,
-    BENCH,
-    CLOCK_PROGRAM,
-    HOST_PROGRAM,
-    RELOAD_PROGRAM,
-)
+from chop.hw.sim.cocotb_run import PROGRAMS
+from chop.hw.sim.reload_record import describe_reload, load_ports, read_reload
 from chop.hw.sim.worst_case import EndFiles, check_widths, ends_files, files_of
 from chop.hw.timing.liveness import check_live
 
@@ -137,8 +132,7 @@ def require_ours(directory: Path, top: str) -> None:
     """Raise unless this package emitted the files of `directory`; RTL is a program."""
     folders = (INTERFACES, BOARDS / "rtl")
     around = {path.stem: folder for folder in folders for path in folder.glob("*.sv")}
-    benches = (BENCH, AXI_BENCH, RELOAD_PROGRAM, CLOCK_PROGRAM)
-    programs = (*benches, HOST_PROGRAM, BOARDS / "host.py")
+    programs = (*PROGRAMS, BOARDS / "host.py")
     manifest.require_ours(directory, top, {**_known(), **around}, programs)
 
 
@@ -197,7 +191,7 @@ def read_interface(directory: Path) -> Interface:
             for side in ("inputs", "outputs")
         }
         control = read_control(record)
-        port = _read_reload(record)
+        port = read_reload(record)
         sizes = {n: tuple(s["sent"]["shape"]) for n, s in record["inputs"].items() if "sent" in s}
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise HardwareError(f"{path}: not the streams of a design ({error!r}).") from error
@@ -244,7 +238,7 @@ def describe(design: Design) -> dict[str, object]:
         },
         "outputs": {name: _describe_stream(s) for name, s in design.output_streams().items()},
         "stages": [_describe_stage(stage) for stage in design.stages],
-        **_describe_reload(design),
+        **describe_reload(design),
         "connections": {name: _signal(design, wire) for name, wire in design.outputs.items()},
     }
 
@@ -269,28 +263,6 @@ def _describe_sent(design: Design, name: str) -> dict[str, object]:
     return {
         "sent": {"shape": list(design.sent[name].shape), **_describe_memory(sent(design, name))}
     }
-
-
-def _describe_reload(design: Design) -> dict[str, object]:
-    """Return the memories that can be written at run time, and their port."""
-    port = design.reload_port
-    if port is None:
-        return {}
-    rows = [
-        {
-            "stage": each.stage,
-            "memory": each.memory.name,
-            "first": each.first,
-            "pieces_per_word": each.pieces_per_word,
-        }
-        for each in design.reloaded_memories
-    ]
-    return {"reload": {"pieces": port.pieces, "crc": f"{port.crc:08x}", "memories": rows}}
-
-
-def _read_reload(record: Mapping[str, Any]) -> ReloadPort | None:
-    stored = record.get("reload")
-    return None if stored is None else ReloadPort(int(stored["pieces"]), int(stored["crc"], 16))
 
 
 def _describe_memory(memory: Memory) -> dict[str, object]:
@@ -396,20 +368,8 @@ def _module_line(design: Design) -> str:
             f"    {driven} logic {name}_valid",
             f"    {back} logic {name}_ready",
         ]
-    ports += _load_ports(design.reload_port)
+    ports += load_ports(design.reload_port)
     return f"module {design.name} #(\n{constants}\n) (\n" + ",\n".join(ports) + "\n);\n"
-
-
-def _load_ports(port: ReloadPort | None) -> list[str]:
-    """Return the ports that write memories at run time."""
-    if port is None:
-        return []
-    widths = {
-        "valid": "",
-        "index": f"[{port.index_width - 1}:0] ",
-        "word": f"[{PIECE_BITS - 1}:0] ",
-    }
-    return [f"    input  wire logic {bits}{PORT}_{end}" for end, bits in widths.items()]
 
 
 def _signal(design: Design, wire: Wire) -> str:
