@@ -31,7 +31,7 @@ OKAY, SLVERR = 0, 2
 RUN, CLEAR = 1, 2
 
 
-class Channel:
+class FuzzedChannel:
     """One direction of a handshake, seen at each edge: what is offered stays until it is taken."""
 
     def __init__(
@@ -67,11 +67,11 @@ class Channel:
         self._ready.value = int(is_ready)
 
 
-class Input:
+class FuzzedInput:
     """A stream into the design: words of the vectors in turn, with wrong TLAST and TKEEP."""
 
     def __init__(self, dut: Any, name: str, rng: Random) -> None:
-        self.channel = Channel(dut, f"s_axis_{name}_t", _STREAM, "valid", "ready")
+        self.channel = FuzzedChannel(dut, f"s_axis_{name}_t", _STREAM, "valid", "ready")
         self.words, self.beats, self.rng = _words(name), _beats(DESIGN["inputs"][name]), rng
         self.size = len(getattr(dut, f"s_axis_{name}_tkeep"))
         self.sent, self.wrong_last, self.wrong_keep = 0, 0, 0
@@ -97,11 +97,11 @@ class Input:
         return moved is not None
 
 
-class Output:
+class FuzzedOutput:
     """A stream out of the design; every transfer must be that of the vectors."""
 
     def __init__(self, dut: Any, name: str, rng: Random) -> None:
-        self.channel = Channel(dut, f"m_axis_{name}_t", _STREAM, "valid", "ready")
+        self.channel = FuzzedChannel(dut, f"m_axis_{name}_t", _STREAM, "valid", "ready")
         self.words, self.beats, self.rng = _words(name), _beats(DESIGN["outputs"][name]), rng
         self.size, self.got = len(getattr(dut, f"m_axis_{name}_tkeep")), 0
 
@@ -117,7 +117,7 @@ class Output:
         return moved is not None
 
 
-class Control:
+class FuzzedControl:
     """The AXI4-Lite port: accesses at random, and what they must be answered with."""
 
     def __init__(self, dut: Any, rng: Random) -> None:
@@ -125,7 +125,7 @@ class Control:
         parts = (("aw", ("addr",)), ("w", ("data", "strb")), ("b", ("resp",)), ("ar", ("addr",)),
                  ("r", ("data", "resp")))  # fmt: skip
         self.channels = {
-            name: Channel(dut, f"s_axil_{name}", payload, "valid", "ready")
+            name: FuzzedChannel(dut, f"s_axil_{name}", payload, "valid", "ready")
             for name, payload in parts
         }
         self.offered: dict[str, tuple[int, ...] | None] = {"aw": None, "w": None, "ar": None}
@@ -219,13 +219,13 @@ def _beats(port: dict[str, Any]) -> int:
     return size // int(port["parallelism"])
 
 
-class Fuzz:
+class FuzzedPorts:
     """All ports, stepped together at each edge of the clock."""
 
     def __init__(self, dut: Any, rng: Random) -> None:
-        self.dut, self.control = dut, Control(dut, rng)
-        self.inputs = [Input(dut, name, rng) for name in DESIGN["inputs"]]
-        self.outputs = [Output(dut, name, rng) for name in DESIGN["outputs"]]
+        self.dut, self.control = dut, FuzzedControl(dut, rng)
+        self.inputs = [FuzzedInput(dut, name, rng) for name in DESIGN["inputs"]]
+        self.outputs = [FuzzedOutput(dut, name, rng) for name in DESIGN["outputs"]]
         self.cycles, self.still, self.transfers = 0, 0, 0
 
     async def step(self, may_begin: bool = True) -> None:
@@ -284,7 +284,7 @@ class Fuzz:
         return self.control.answer
 
 
-async def _check_round(fuzz: Fuzz, before: dict[str, int]) -> dict[str, int]:
+async def _check_round(fuzz: FuzzedPorts, before: dict[str, int]) -> dict[str, int]:
     """Compare the counters with the pins since `before`; clear them and return the pins' counts."""
     await fuzz.drain()
     now = _pins(fuzz)
@@ -302,7 +302,7 @@ async def _check_round(fuzz: Fuzz, before: dict[str, int]) -> dict[str, int]:
 _COUNTERS = {"entered": ENTERED, "left": LEFT, "wrong": WRONG, "refused": REFUSED}
 
 
-def _pins(fuzz: Fuzz) -> dict[str, int]:
+def _pins(fuzz: FuzzedPorts) -> dict[str, int]:
     """Return the counts of the pins since the reset."""
     return {
         "entered": -(-fuzz.inputs[0].sent // fuzz.inputs[0].beats),
@@ -317,7 +317,7 @@ def _pins(fuzz: Fuzz) -> dict[str, int]:
 async def random_accesses_and_transfers(dut: Any) -> None:
     """Fuzz all ports for `ACCESSES` reads and writes; compare the counters after each round."""
     Clock(dut.aclk, 10, unit="ns").start()
-    fuzz = Fuzz(dut, Random(SEED))
+    fuzz = FuzzedPorts(dut, Random(SEED))
     await fuzz.reset()
     counts, before, rounds = fuzz.control.counts, _pins(fuzz), 0
     while counts["reads"] + counts["writes"] < ACCESSES:
