@@ -2,12 +2,16 @@
 
     python bench/boards.py digits
     python bench/boards.py wake_word --models MODELS
+    python bench/boards.py bus
 
 `digits`: the multilayer perceptron of examples/digits_hardware.py. `wake_word`: the network for the
 word "alexa" of the package openwakeword 0.5.1 (weights CC BY-NC-SA 4.0), trained by its authors,
 with 8-bit weights. Its inputs are the embeddings, by that package, of the recording in the package
 pyannote-audio. That recording does not contain the word, so the logits are compared with those of
 the float network, and no accuracy is given. Both packages are unpacked in the folder MODELS.
+
+`bus`: random accesses and transfers at the AXI ports of a small design in Icarus, with wrong TLAST
+and TKEEP, pauses of every channel and the counters compared after each 2,000 accesses.
 
 The whole board is simulated with the host program, on a clean line and on one that damages and
 loses bytes. No real board is used.
@@ -32,11 +36,15 @@ from torch import Tensor, nn
 
 from chop.actions.board_project import BoardBuild, build_board
 from chop.actions.fixed_point import fitted_fixed_point, observe_ranges
+from chop.actions.hardware import emit_hardware
 from chop.export import from_onnx
 from chop.hw.boards.board_sim import simulate_board
 from chop.hw.boards.board_top import payloads
 from chop.hw.flow.route.flow import RouteOptions, records
+from chop.hw.interfaces.axi_fuzz import fuzz_ports
+from chop.hw.interfaces.axi_wrapper import emit_axi
 from chop.ir.graph import MaseGraph
+from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.passes.graph.transforms import quantize_transform_pass
 
 FRAME_BYTES = 10
@@ -175,18 +183,39 @@ def pace(built: BoardBuild, latency: int, seconds_per_input: float | None) -> di
     return facts
 
 
+def fuzz_bus(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Fuzz the AXI ports of a linear layer; a wrong answer, output or counter raises."""
+    torch.manual_seed(0)
+    rows = torch.randn(16, 8)
+    graph = MaseGraph(nn.Sequential(nn.Linear(8, 6)).eval(), dummy_in=rows)
+    rules = fitted_fixed_point(observe_ranges(graph, [rows]), 5)
+    graph, _ = quantize_transform_pass(graph, rules)
+    add_hardware_metadata_analysis_pass(graph, {"max_parallelism": 3})
+    emit_hardware(graph, folder, inputs=rows)
+    emit_axi(folder / "hardware")
+    return {
+        "seed": args.seeds[0],
+        **fuzz_ports(folder / "hardware", args.accesses, seed=args.seeds[0]),
+    }
+
+
 def main() -> None:
     """Measure a network and store the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("section", choices=NETWORKS)
+    parser.add_argument("section", choices=(*NETWORKS, "bus"))
     parser.add_argument("--board", default="ulx3s")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--inferences", type=int, default=1000, help="of each simulation")
     parser.add_argument("--windows", type=int, default=20, help="inputs of the wake-word network")
     parser.add_argument("--models", type=Path, default=Path("models"), help="unpacked packages")
+    parser.add_argument("--accesses", type=int, default=100_000, help="reads and writes of `bus`")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        results = measure(NETWORKS[args.section](args), args, Path(scratch))
+        folder = Path(scratch)
+        if args.section == "bus":
+            results = fuzz_bus(args, folder)
+        else:
+            results = measure(NETWORKS[args.section](args), args, folder)
     print(results)
     print(save_section("boards", args.section, results))
 

@@ -112,6 +112,7 @@ BENCHMARKS = [
     Benchmark("hardware_pareto", "hardware_pareto.py all", "hardware_pareto", ("g++", "hours")),
     Benchmark("physical", "physical.py linear", "physical", ("route",), "linear"),
     Benchmark("boards", "boards.py digits", "boards", ("g++", "route"), "digits"),
+    Benchmark("boards_bus", "boards.py bus", "boards", ("iverilog",), "bus"),
     Benchmark("area_grid", "area_models.py grid --rows out/area", "area_grid", ("hours",)),
     Benchmark("right", "right.py --models 5000", "right", ("g++",), "hardware"),
     Benchmark("right_passes", "right_passes.py triples", "right", ("hours",), "passes"),

@@ -77,8 +77,8 @@ TOGETHER = {
     **dict.fromkeys(("stream_reorder", "stream_slice"), "movers"),
 }
 """Builds by component folder; a folder that is not here is a build of its own."""
-ELSEWHERE = {"stream_route", "serial_in", "serial_out"}
-"""Modules whose faults no component shows: `test_sharing` has them, or no design contains them."""
+ELSEWHERE = {"stream_route", "serial_in", "serial_out", "ram_source"}
+"""Modules whose faults no component shows: `test_sharing` and `test_reload` do, or no design."""
 EXTRA = {"norm": long_rows, "linear": switched}
 """Further components of a build."""
 

@@ -1,6 +1,9 @@
 """AXI wrapper of emitted designs: masters and slaves of cocotbext-axi drive its ports."""
 
+from dataclasses import replace
+
 import pytest
+from axi_designs import NUMBER, one_beat, two_inputs
 from covering import first_and_slow
 from designs import mlp
 
@@ -8,34 +11,12 @@ from chop.actions.simulation import simulate
 from chop.errors import HardwareError
 from chop.hw.arith.golden import Fixed
 from chop.hw.design.folders import INTERFACES
+from chop.hw.design.reload import ReloadPort
 from chop.hw.design.stream import Stream
 from chop.hw.interfaces.axi_wrapper import axi_files, emit_axi, run_axi_bench, transfer_bytes
-from chop.hw.library.components import Relu
-from chop.hw.library.fixed_arithmetic import Add
 from chop.hw.sim.emit import emit, require_ours, vector_files, write_files
 from chop.hw.sim.simulate import random_inputs
 from chop.hw.sim.verilate import lint
-from chop.hw.streams.builder import Builder
-
-NUMBER = Fixed(5, 2)
-
-
-def one_beat():
-    """A design of one small beat: TDATA is one byte, and every transfer has TLAST."""
-    builder = Builder("top")
-    x = builder.input("data_in_0", Stream((3,), 1, Fixed(3, 0)))
-    builder.output("data_out_0", builder.add("relu", Relu(builder.stream(x), Fixed(3, 0)), x))
-    return builder.build()
-
-
-def two_inputs():
-    """A design with two inputs, whose beats of 15 bits end in the middle of a byte."""
-    builder = Builder("top")
-    x, y = (builder.input(f"data_in_{k}", Stream((4, 6), 3, NUMBER)) for k in range(2))
-    total = Add(builder.stream(x), builder.stream(y), NUMBER)
-    builder.output("data_out_0", builder.add("add", total, x, y))
-    return builder.build()
-
 
 DESIGNS = {"two inputs": two_inputs, "mlp": lambda: mlp((4, 8), (4, 4)), "one beat": one_beat}
 
@@ -75,14 +56,16 @@ MUTANTS = {
         "axi_stream_in", "s_axis_tready = slice_ready && run", "s_axis_tready = slice_ready"),
     "a wrong TLAST is not seen": ("axi_stream_in", "s_axis_tlast != is_last", "1'b0"),
     "a byte that is not kept is not seen": ("axi_stream_in", "s_axis_tkeep != '1", "1'b0"),
+    "wrong transfers are not counted": ("axi_lite_registers", "sum + 1'b1", "sum"),
+    "refused accesses are not counted": ("axi_lite_registers", "COUNT'(is_refused)", "'0"),
     "a transfer is taken twice": ("axi_stream_in", "valid(taken)", "valid(s_axis_tvalid)"),
     "errors stay": ("axi_stream_in", "if (clear) begin", "if (1'b0) begin"),
-    "tensors leave as they enter": ("axi_lite_registers", "left_q + 32'(ends)",
-                                    "left_q + 32'(starts)"),
-    "busy for ever": ("axi_lite_registers", "32'(starts) - 32'(ends)", "32'(starts)"),
-    "every write is right": ("axi_lite_registers", "address_q == CONTROL ? OKAY", "1'b1 ? OKAY"),
-    "every read is right": ("axi_lite_registers", "wanted < WORDS ? OKAY", "1'b1 ? OKAY"),
-    "run cannot be changed": ("axi_lite_registers", "run <= is_run_q", "run <= 1'b1"),
+    "tensors leave as they enter": ("axi_lite_registers", "left_q + COUNT'(ends)",
+                                    "left_q + COUNT'(starts)"),
+    "busy for ever": ("axi_lite_registers", "COUNT'(starts) - COUNT'(ends)", "COUNT'(starts)"),
+    "every write is right": ("axi_lite_registers", "is_right ? OKAY", "1'b1 ? OKAY"),
+    "every read is right": ("axi_lite_registers", "is_known ? OKAY", "1'b1 ? OKAY"),
+    "run cannot be changed": ("axi_lite_registers", "run <= data_q[0]", "run <= 1'b1"),
     "the counters cannot be cleared": ("axi_lite_registers", "if (clear || !aresetn)",
                                        "if (!aresetn)"),
 }  # fmt: skip
@@ -110,13 +93,16 @@ def test_modules_that_the_design_has_are_not_written_again():
     interface = two_inputs().interface()
     alone, beside = axi_files(interface), axi_files(interface, ["skid_buffer"])
     assert alone.keys() - beside.keys() == {"axi/skid_buffer.sv"}
-    assert {f"axi/{path.name}" for path in INTERFACES.glob("*.sv")} <= beside.keys()
+    port = ReloadPort(3, 0)
+    everything = axi_files(replace(interface, reload=port), ["skid_buffer"], clocks=2)
+    assert beside.keys() < everything.keys()
+    assert {f"axi/{path.name}" for path in INTERFACES.glob("*.sv")} <= everything.keys()
 
 
 FORGED = {
     "a command in the wrapper": ("top_axi.sv", "endmodule", "initial $finish;\nendmodule"),
     "another module": ("axi_stream_in.sv", "count_q", "other_q"),
-    "another test bench": ("test_axi.py", "PATIENCE_US = 100_000", "PATIENCE_US = 1"),
+    "another test bench": ("test_axi.py", "PATIENCE_US = 100", "PATIENCE_US = 1"),
 }
 
 

@@ -102,15 +102,17 @@ def start_hardware(inputs: DesignInput, session: Session) -> None:
     session.start_work()
 
 
-def emit_project(inputs: DesignInput, project: Path, *, has_axi: bool = False) -> dict[str, Any]:
+def emit_project(
+    inputs: DesignInput, project: Path, *, has_axi: bool = False, clocks: int = 1
+) -> dict[str, Any]:
     """Write `project`/hardware; return the pace of the design and its files.
 
-    `has_axi` adds the AXI wrapper.
+    `has_axi` adds the AXI wrapper, with one or two `clocks`.
     """
     _, info = add_hardware_metadata_analysis_pass(inputs.graph, inputs.args)
     emit_hardware(inputs.graph, project, inputs=inputs.test_inputs)
     if has_axi:
-        emit_axi(project / HARDWARE)
+        emit_axi(project / HARDWARE, clocks=clocks)
     written = (project / HARDWARE).rglob("*")
     files = sorted(str(p.relative_to(project)) for p in written if p.is_file())
     return {**info, "files": files}

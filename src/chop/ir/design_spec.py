@@ -12,8 +12,8 @@ from chop.errors import ConfigError, HardwareError
 from chop.registry import suggest
 
 DEFAULT_MHZ = 100.0
-MEMORY, EXTERNAL = "memory", "external"
-WEIGHT_PLACES = (MEMORY, EXTERNAL)
+MEMORY, EXTERNAL, RELOAD = "memory", "external", "reload"
+WEIGHT_PLACES = (MEMORY, EXTERNAL, RELOAD)
 ALL_OTHERS = "*"
 """Key of `multiplier` for all nodes that it does not name."""
 
@@ -44,8 +44,9 @@ class DesignSpec:
     ] = DEFAULT_MHZ
     weights: Annotated[
         str,
-        "Place of the weights: memory of the design, or external, which gives each linear layer "
-        "and convolution a port that streams its weights.",
+        "Place of the weights: memory of the design; reload, memory that the AXI control port can "
+        "write at run time; or external, which gives each linear layer and convolution a port that "
+        "streams its weights.",
     ] = MEMORY
     node_weights: Annotated[Mapping[str, str], "Place of the weights of single nodes."] = field(
         default_factory=dict

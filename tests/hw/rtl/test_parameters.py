@@ -67,6 +67,7 @@ WRONG = {
     "gearbox": ({"UNIT": 3}, {"DATA_IN_0_PRECISION_0": 0}),
     "lookup_tables": ({"TABLE_INPUTS": 7}, {"DATA_IN_0_TENSOR_SIZE_DIM_0": 0}),
     "mxint_to_fixed": ({"DATA_IN_0_TOP": 8}, {"DATA_OUT_0_PRECISION_0": 0}),
+    "ram_source": ({"DEPTH": 0}, {"BANKS": 0}, {"REPEATS": 0}, {"PIECE_BITS": 0}),
     "rom_bank_source": ({"DEPTH": 0}, {"BANKS": 0}, {"REPEATS": 0}),
     "rom_source": ({"DEPTH": 0},),
     "row_buffer": ({"SCALAR_WIDTH": 0},),

@@ -182,6 +182,11 @@ OWN_SOURCES: dict[str, Path] = {}
 C = TypeVar("C", bound=Component)
 
 
+def has_streamed(component: Component) -> bool:
+    """Return True if the component reads a constant memory word by word, as a stream."""
+    return any(memory.is_streamed for memory in component.memories())
+
+
 def register(cls: type[C]) -> type[C]:
     """Register a component by its name, by default that of its module.
 

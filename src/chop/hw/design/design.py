@@ -15,6 +15,7 @@ from chop.hw.design.component import Component, ComponentCost
 from chop.hw.design.control import Control, ControlStage
 from chop.hw.design.control import Wire as Wire
 from chop.hw.design.cycle_model import record
+from chop.hw.design.reload import ReloadedMemory, ReloadPort, numbered, reload_port
 from chop.hw.design.stream import Stream
 from chop.registry import suggest
 
@@ -60,6 +61,8 @@ class Interface:
     """Passes through a block that layers share."""
     in_flight: int = 1
     """Tensors that go through it together: their number must be a multiple of it."""
+    reload: ReloadPort | None = None
+    """The port that writes weights at run time; None without one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +76,8 @@ class Design:
     sent: Mapping[str, Ints] = field(default_factory=dict)
     """Weights from outside: input -> its codes, in the shape of its stream or 1 if repeated."""
     loop: Loop | None = None
+    reloaded: tuple[str, ...] = ()
+    """Stages whose streamed memories can be written at run time."""
 
     @property
     def passes(self) -> int:
@@ -130,7 +135,20 @@ class Design:
             {name: codes.shape for name, codes in self.sent.items()},
             self.passes,
             self.in_flight,
+            self.reload_port,
         )
+
+    @cached_property
+    def reloaded_memories(self) -> tuple[ReloadedMemory, ...]:
+        """Memories that can be written at run time, in the order of their pieces."""
+        stages = [stage for stage in self.stages if stage.name in self.reloaded]
+        named = [(stage.name, each) for stage in stages for each in stage.component.memories()]
+        return numbered([pair for pair in named if pair[1].is_streamed])
+
+    @cached_property
+    def reload_port(self) -> ReloadPort | None:
+        """The port that writes these memories; None without any."""
+        return reload_port(self.reloaded_memories)
 
     def control(self) -> Control | None:
         """Return stages and twins without data; None if a twin cannot be stored."""

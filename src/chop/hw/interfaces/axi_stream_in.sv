@@ -23,6 +23,9 @@ module axi_stream_in #(
     output      logic               data_valid,
     input  wire logic               data_ready,
     output      logic               starts,        // the first transfer of a tensor is taken
+    output      logic               between,       // the next transfer is the first of a tensor
+    output      logic               last_wrong,    // TLAST of this transfer is
+    output      logic               keep_wrong,    // this transfer has a byte that is not kept
     output      logic               last_error_q,  // TLAST missing, or at another transfer
     output      logic               keep_error_q   // a byte that is not kept
 );
@@ -36,7 +39,10 @@ module axi_stream_in #(
   assign s_axis_tready = slice_ready && run;
   assign taken         = s_axis_tvalid && s_axis_tready;
   assign is_last       = count_q == LAST;
-  assign starts        = taken && count_q == '0;
+  assign between       = count_q == '0;
+  assign starts        = taken && between;
+  assign last_wrong    = taken && s_axis_tlast != is_last;
+  assign keep_wrong    = taken && s_axis_tkeep != '1;
 
   skid_buffer #(
       .DATA_WIDTH(WIDTH)
@@ -59,8 +65,8 @@ module axi_stream_in #(
       last_error_q <= 1'b0;
       keep_error_q <= 1'b0;
     end
-    if (taken && s_axis_tlast != is_last) last_error_q <= 1'b1;
-    if (taken && s_axis_tkeep != '1) keep_error_q <= 1'b1;
+    if (last_wrong) last_error_q <= 1'b1;
+    if (keep_wrong) keep_error_q <= 1'b1;
     if (!aresetn) begin
       count_q      <= '0;
       last_error_q <= 1'b0;

@@ -11,6 +11,8 @@ logic last_wrong_q, keep_wrong_q;
 wire logic is_end = 32'(place_q) == BEATS - 1;
 wire logic is_live = is_reset_q && !rst;
 wire logic is_wrong = s_axis_tready && !run || starts != (moved && place_q == '0)
+    || between != (place_q == '0)
+    || last_wrong != (moved && s_axis_tlast != is_end) || keep_wrong != (moved && !(&s_axis_tkeep))
     || last_error_q != last_wrong_q || keep_error_q != keep_wrong_q;
 
 always_ff @(posedge clk) begin

@@ -14,14 +14,14 @@ from torch import fx, nn
 from chop.errors import ConfigError, HardwareError
 from chop.hw.arith.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.design.clock import has_head
-from chop.hw.design.component import Component
-from chop.hw.design.design import Wire
+from chop.hw.design.component import Component, has_streamed
+from chop.hw.design.design import Design, Wire
 from chop.hw.design.stream import Stream
 from chop.hw.lower import fixed_formats, mxint_values, sharing
 from chop.hw.lower.calls import gives_tensor
 from chop.hw.lower.lowerings import LOWERINGS, Lowering
-from chop.hw.lower.storage import Storage
-from chop.hw.lower.supported import check_finite, check_supported
+from chop.hw.lower.storage import ALLOWED_RELOAD, MEMORY, RELOAD, Storage
+from chop.hw.lower.supported import attribute, check_finite, check_supported
 from chop.hw.lower.values import Lowered as Lowered
 from chop.hw.lower.values import Shape as Shape
 from chop.hw.lower.values import Value as Value
@@ -29,7 +29,7 @@ from chop.hw.streams.builder import Builder, with_forks
 from chop.hw.streams.stream_cast import Cast
 from chop.hw.streams.stream_reorder import Reorder, moves_beats
 from chop.hw.timing.cycles import size_fifos, with_fifos
-from chop.ir.design_spec import DEFAULT_MHZ, MEMORY, DesignSpec
+from chop.ir.design_spec import DEFAULT_MHZ, DesignSpec
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
 from chop.ir.node_arguments import operand_nodes
@@ -39,6 +39,8 @@ from chop.nn.modules.lookup_tables import Thermometer
 
 TRUTH = Fixed(1, 0, is_signed=False)
 """The format of truth values."""
+CONSTANT_PRODUCTS = ("shift_add", "tables")
+"""Multipliers that are made for their weights."""
 EXACT_WIDTH = 53
 """Bits of the widest output: a double holds its numbers."""
 
@@ -142,15 +144,46 @@ class Lowerer:
         )
         values = {node.name: value for node, value in self.values.items()}
         if not self.parallelism.share_layers:
-            return Lowered(self.builder.build(), self.inputs, self.outputs, self.components, values)
+            design = self._reloadable(self.builder.build())
+            return Lowered(design, self.inputs, self.outputs, self.components, values)
         shared = sharing.share_layers(self.builder.plain(), self.parallelism.share_layers)
         return Lowered(
-            with_forks(shared.design),
+            self._reloadable(with_forks(shared.design)),
             self.inputs,
             _moved(self.outputs, shared.streams),
             {**self.components, **shared.components},
             _moved(values, shared.streams),
         )
+
+    def _reloadable(self, design: Design) -> Design:
+        """Return `design` with the stages whose weights can be written at run time."""
+        names = [stage.name for stage in design.stages if has_streamed(stage.component)]
+        names = [name for name in names if self.storage.is_reloaded(name)]
+        nodes = [n for n in self.graph.fx_graph.nodes if self.storage.is_reloaded(n.name)]
+        for node in nodes:
+            component = self.components.get(node.name)
+            if component is not None and (problem := self._fixed_weights(node, component)):
+                allowed = f"Allowed: {ALLOWED_RELOAD}; or weights.{node.name} = '{MEMORY}'"
+                raise self.refuse(node, f"weights = '{RELOAD}', and {problem}", allowed)
+        self.storage.check_reload({n.name: self.components.get(n.name) for n in nodes}, names)
+        return replace(design, reloaded=tuple(names))
+
+    def _fixed_weights(self, node: fx.Node, component: Component) -> str:
+        """Return why the weights of `node` cannot be written; empty if they can, or it has none."""
+        if component.kind == "mxint_linear":
+            return "the range of the exponents of weights in MXINT is part of the design"
+        if has_streamed(component) or not self._has_parameters(node):
+            return ""
+        how = self.parallelism.multiplier_of(node.name)
+        kind = f"multiplier '{how}'" if how in CONSTANT_PRODUCTS else f"'{component.kind}'"
+        return f"its weights are part of the logic of {kind}"
+
+    def _has_parameters(self, node: fx.Node) -> bool:
+        sources = [each for each in node.all_input_nodes if each.op == "get_attr"]
+        tensors = [attribute(self.graph, each) for each in sources]
+        module = node_module(node) if node.op == "call_module" else None
+        own = [] if module is None else list(module.parameters())
+        return any(isinstance(each, nn.Parameter) for each in (*tensors, *own))
 
     def _call(self, node: fx.Node) -> None:
         self._check_in_place(node)
@@ -337,6 +370,10 @@ class Lowerer:
     def takes_weights(self, node: fx.Node) -> bool:
         """Return whether the weights of `node` come from outside."""
         return self.storage.is_external(node.name)
+
+    def weight_place(self, node: fx.Node) -> str:
+        """Return the place of the weights of `node`."""
+        return self.storage.place(node.name)
 
     def weight_port(self, node: fx.Node, stream: Stream, codes: Ints) -> Wire:
         """Add an input by which the outside sends the weights of `node`, `codes` per vector."""

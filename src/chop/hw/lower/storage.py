@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 from chop.errors import HardwareError
 from chop.ir.design_spec import EXTERNAL as EXTERNAL
-from chop.ir.design_spec import MEMORY
+from chop.ir.design_spec import MEMORY as MEMORY
+from chop.ir.design_spec import RELOAD as RELOAD
 from chop.log import get_logger
 
 logger = get_logger(__name__)
 
 ALLOWED = "Allowed: linear, conv1d, conv2d"
+ALLOWED_RELOAD = "fixed-point weights in a memory, as multiplier 'array' and 'packed' have"
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,34 @@ class Storage:
     default: str = MEMORY
     by_node: Mapping[str, str] = field(default_factory=dict)
 
+    def place(self, node: str) -> str:
+        """Return the place of the weights of a node."""
+        return self.by_node.get(node, self.default)
+
     def is_external(self, node: str) -> bool:
         """Return whether the weights of a node come from outside."""
-        return self.by_node.get(node, self.default) == EXTERNAL
+        return self.place(node) == EXTERNAL
+
+    def is_reloaded(self, node: str) -> bool:
+        """Return whether the weights of a node can be written at run time."""
+        return self.place(node) == RELOAD
+
+    def check_reload(self, nodes: Mapping[str, object], stages: Collection[str]) -> None:
+        """Raise if weights should be written at run time and no memory takes them.
+
+        `nodes`: the nodes with this place; `stages`: those that have such a memory.
+        """
+        for name in self.by_node:
+            if name in nodes and name not in stages:
+                raise HardwareError(
+                    f"node '{name}': weights = '{RELOAD}', and no memory of the design is its own. "
+                    f"Allowed: {ALLOWED_RELOAD}; for layers that share a block, the first of them."
+                )
+        if self.default == RELOAD and not stages:
+            raise HardwareError(
+                f"weights = '{RELOAD}': no layer has weights in a memory. Allowed: "
+                f"{ALLOWED_RELOAD}."
+            )
 
     def check(self, nodes: Mapping[str, str], external: Collection[str]) -> None:
         """Raise if weights should come from outside and no layer takes them.

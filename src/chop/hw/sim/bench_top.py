@@ -90,6 +90,8 @@ async def _run(dut: Any, profile: str) -> None:
         getattr(dut, f"{port}_valid").value = 0
     for port in told["outputs"]:
         getattr(dut, f"{port}_ready").value = 0
+    if "reload" in told:
+        dut.load_valid.value = 0  # nothing writes weights here
     for _ in range(4):
         await RisingEdge(dut.clk)
     dut.rst.value = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,6 +17,12 @@ from chop.registry import suggest
 
 BENCH = Path(__file__).parent / "bench_top.py"
 AXI_BENCH = INTERFACES / "bench_axi.py"
+HOST_PROGRAM = INTERFACES / "reload_host.py"
+"""The program of a host that writes weights at run time; test benches import it."""
+RELOAD_PROGRAM = INTERFACES / "bench_reload.py"
+CLOCK_PROGRAM = INTERFACES / "bench_clocks.py"
+PROGRAMS = (BENCH, AXI_BENCH, RELOAD_PROGRAM, CLOCK_PROGRAM, HOST_PROGRAM)
+"""Python programs of emitted folders."""
 OLDEST_VERILATOR = (5, 36)
 """The first Verilator whose interface cocotb 2 compiles against."""
 SIMULATORS = ("icarus", "verilator")
@@ -57,8 +64,12 @@ def run_cocotb(
     simulator: str = "icarus",
     waves: bool = False,
     bench: str = "test/test_top.py",
+    settings: Mapping[str, str] | None = None,
 ) -> CocotbResult:
-    """Run the `bench` of the hardware directory; raise unless every test passed."""
+    """Run the `bench` of the hardware directory; raise unless every test passed.
+
+    `settings`: environment variables for the bench.
+    """
     if simulator not in SIMULATORS:
         raise HardwareError(
             f"cocotb: unknown simulator '{simulator}'. {suggest(simulator, SIMULATORS)}"
@@ -66,7 +77,7 @@ def run_cocotb(
     toolchain.require_package("cocotb")
     if bench.startswith("axi/"):
         toolchain.require_package("cocotbext.axi")
-    environment = dict(os.environ)
+    environment = {**os.environ, **(settings or {})}
     if simulator == "icarus":
         toolchain.program("iverilog")
     else:
@@ -100,10 +111,18 @@ def _read(results: Path, simulator: str) -> CocotbResult:
     cases = list(ElementTree.parse(results).getroot().iter("testcase"))
     failed = [c for c in cases if c.find("failure") is not None or c.find("error") is not None]
     if not cases or failed:
-        messages = [
-            f"{c.get('name')}: {(c.find('failure') or c).get('message', '')}" for c in failed
-        ]
+        messages = [f"{case.get('name')}: {_reason(case)}" for case in failed]
         raise HardwareError(
             f"cocotb: {len(failed)} of {len(cases)} tests failed. {' '.join(messages)}"
         )
     return CocotbResult(simulator, len(cases), ())
+
+
+def _reason(case: ElementTree.Element) -> str:
+    """Return the first line of what a failed test says."""
+    for kind in ("failure", "error"):
+        child = case.find(kind)
+        if child is not None:
+            text = child.get("error_msg") or child.get("message") or child.text or ""
+            return text.strip().partition("\n")[0]
+    return ""

@@ -28,9 +28,11 @@ from chop.hw.design.memories import memory_files as memory_files
 from chop.hw.design.memories import read_inputs as read_inputs
 from chop.hw.design.memories import read_vectors as read_vectors
 from chop.hw.design.memories import vector_files as vector_files
+from chop.hw.design.reload import PORT
 from chop.hw.design.stream import Stream
 from chop.hw.sim import manifest
-from chop.hw.sim.cocotb_run import AXI_BENCH, BENCH
+from chop.hw.sim.cocotb_run import PROGRAMS
+from chop.hw.sim.reload_record import describe_reload, load_ports, read_reload
 from chop.hw.sim.worst_case import EndFiles, check_widths, ends_files, files_of
 from chop.hw.timing.liveness import check_live
 
@@ -48,7 +50,7 @@ def emit(design: Design, directory: Path) -> Path:
     require_sound(design)
     files = {**design_files(design), **ends_files(design)}
     write_files(directory, files)
-    for pattern in ("rtl/*.sv", "mem/*.mem", "test/ends_*.mem", "axi/*", *BOARD_FILES):
+    for pattern in ("rtl/*.sv", "mem/*.mem", "test/ends_*.mem", "axi/*", "reload/*", *BOARD_FILES):
         remove_stale(directory, pattern, files)
     return directory
 
@@ -130,7 +132,7 @@ def require_ours(directory: Path, top: str) -> None:
     """Raise unless this package emitted the files of `directory`; RTL is a program."""
     folders = (INTERFACES, BOARDS / "rtl")
     around = {path.stem: folder for folder in folders for path in folder.glob("*.sv")}
-    programs = (BENCH, AXI_BENCH, BOARDS / "host.py")
+    programs = (*PROGRAMS, BOARDS / "host.py")
     manifest.require_ours(directory, top, {**_known(), **around}, programs)
 
 
@@ -189,13 +191,13 @@ def read_interface(directory: Path) -> Interface:
             for side in ("inputs", "outputs")
         }
         control = read_control(record)
+        port = read_reload(record)
         sizes = {n: tuple(s["sent"]["shape"]) for n, s in record["inputs"].items() if "sent" in s}
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise HardwareError(f"{path}: not the streams of a design ({error!r}).") from error
     loop = (record.get("passes", 1), record.get("in_flight", 1))
-    return Interface(
-        record["name"], ports["inputs"], ports["outputs"], record["cycles"], control, sizes, *loop
-    )
+    streams = (ports["inputs"], ports["outputs"])
+    return Interface(record["name"], *streams, record["cycles"], control, sizes, *loop, port)
 
 
 def read_ends(directory: Path) -> tuple[EndFiles, ...]:
@@ -236,6 +238,7 @@ def describe(design: Design) -> dict[str, object]:
         },
         "outputs": {name: _describe_stream(s) for name, s in design.output_streams().items()},
         "stages": [_describe_stage(stage) for stage in design.stages],
+        **describe_reload(design),
         "connections": {name: _signal(design, wire) for name, wire in design.outputs.items()},
     }
 
@@ -365,6 +368,7 @@ def _module_line(design: Design) -> str:
             f"    {driven} logic {name}_valid",
             f"    {back} logic {name}_ready",
         ]
+    ports += load_ports(design.reload_port)
     return f"module {design.name} #(\n{constants}\n) (\n" + ",\n".join(ports) + "\n);\n"
 
 
@@ -412,7 +416,7 @@ def _stage_text(design: Design, stage: Stage) -> str:
         file = f"mem/{stage.name}_{memory.name}.mem"
         if memory.is_streamed:
             pins |= _stream_pins(memory.name, [f"{stage.name}_{memory.name}"])
-            sources.append(_rom_text(stage.name, memory, file))
+            sources.append(_source_text(design, stage.name, memory, file))
         else:
             parameters[memory.parameter] = file
     for port in _unfed(stage):
@@ -434,7 +438,8 @@ def _stream_pins(pin: str, signals: list[str]) -> dict[str, str]:
     return {f"{pin}{suffix}": text for suffix, text in zip(suffixes, texts, strict=True)}
 
 
-def _rom_text(stage: str, memory: Memory, file: str) -> str:
+def _source_text(design: Design, stage: str, memory: Memory, file: str) -> str:
+    """Return the source of a memory, which can be written if the design has a port for it."""
     banks: dict[str, Parameter] = {"BANKS": memory.banks, "REPEATS": memory.repeats}
     parameters: dict[str, Parameter] = {
         "DATA_WIDTH": memory.width,
@@ -445,6 +450,13 @@ def _rom_text(stage: str, memory: Memory, file: str) -> str:
     name = f"{stage}_{memory.name}"
     pins = {"clk": "clk", "rst": "rst", **_stream_pins("data_out_0", [name])}
     module = "rom_bank_source" if memory.banks > 1 else "rom_source"
+    port = design.reload_port
+    if port is not None and stage in design.reloaded:
+        module = "ram_source"
+        here = (stage, memory.name)
+        first = next(m.first for m in design.reloaded_memories if (m.stage, m.memory.name) == here)
+        parameters |= {"INDEX_WIDTH": port.index_width, "FIRST": first}
+        pins |= {f"{PORT}_{end}": f"{PORT}_{end}" for end in ("valid", "index", "word")}
     return _instance(module, f"{name}_source", parameters, pins)
 
 

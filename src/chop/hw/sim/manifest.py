@@ -20,7 +20,7 @@ from chop.errors import HardwareError
 from chop.files import cache_dir, read_json, read_text
 
 MANIFEST = "manifest.json"
-FOLDERS = ("rtl", "mem", "test", "axi", "board")
+FOLDERS = ("rtl", "mem", "test", "axi", "board", "reload")
 SEALED = (*(f"{folder}/" for folder in FOLDERS), "design.json")
 """Files that the manifest lists: all that a tool reads of a project."""
 ADVICE = "If you trust it, say so: --trust, or simulate(…, trust=True)."

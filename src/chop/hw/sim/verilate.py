@@ -14,6 +14,7 @@ from chop import toolchain
 from chop.errors import HardwareError
 from chop.files import cache_dir
 from chop.hw.design.design import Interface
+from chop.hw.design.reload import PORT
 from chop.hw.sim import manifest, stage_clocks
 from chop.hw.sim.emit import write_files
 from chop.hw.sim.sim_top import GATE, SimTop
@@ -140,7 +141,9 @@ def _model_text(interface: Interface, top: SimTop, domains: str = "", members: s
         f"    {name} = {{\n" + "".join(f"        {{{row}}},\n" for row in listed) + "    };\n"
         for name, listed in rows.items()
     )
-    return _MODEL.replace("TABLES", cut + tables + domains).replace("MEMBERS", members)
+    # nothing writes weights in these simulations; an input that nobody drives begins at random
+    loads = f"    top.{PORT}_valid = 0;\n" if interface.reload else ""
+    return _MODEL.replace("TABLES", loads + cut + tables + domains).replace("MEMBERS", members)
 
 
 _MODEL = """#include "Vtop.h"

@@ -273,7 +273,7 @@ def _convolution(
         return _whole_windows(low, node, value, (weight, bias), padding)
     in_lanes, out_lanes = low.parallelism.of(node.name, weight.shape[1], weight.shape[0])
     source = Stream(pixel_shape(value.shape), in_lanes, low.stream(value).format)
-    weights = weights_of(node, _matrix(weight), bias, is_external=low.takes_weights(node))
+    weights = weights_of(node, _matrix(weight), bias, place=low.weight_place(node))
     is_external = isinstance(weights, ExternalWeights)
     make: Callable[..., Conv] = OUTSIDE[kind] if is_external else kind
     layer = make(

@@ -24,6 +24,7 @@ from chop.hw.library.fixed_linear.folded_product import check_lanes as check_lan
 from chop.hw.library.fixed_linear.layer_weights import NO_BIAS as NO_BIAS
 from chop.hw.library.fixed_linear.layer_weights import BlockWeights as BlockWeights
 from chop.hw.library.fixed_linear.layer_weights import ExternalWeights as ExternalWeights
+from chop.hw.library.fixed_linear.layer_weights import ReloadedWeights as ReloadedWeights
 from chop.hw.library.fixed_linear.layer_weights import Weights as Weights
 from chop.hw.library.fixed_linear.layer_weights import acc_bits as acc_bits
 from chop.hw.library.fixed_linear.layer_weights import bias_codes as bias_codes
@@ -33,13 +34,20 @@ from chop.hw.library.fixed_linear.layer_weights import weight_codes as weight_co
 from chop.hw.library.fixed_linear.layer_weights import with_half as with_half
 from chop.hw.lower import Lowerer, Value, fixed_formats, lowers, mxint_values
 from chop.hw.lower.engine import row_major
-from chop.hw.lower.storage import EXTERNAL
+from chop.hw.lower.storage import EXTERNAL, MEMORY, RELOAD
 from chop.hw.lower.supported import attribute
 from chop.hw.reference.exact import Exact, product
 from chop.hw.reference.exact_ops import Arguments, exact_op, with_bias
 from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import node_module
 from chop.registry import Registry, suggest
+
+KINDS: dict[str, type[Weights]] = {
+    MEMORY: Weights,
+    EXTERNAL: ExternalWeights,
+    RELOAD: ReloadedWeights,
+}
+"""Weights by their place."""
 
 
 def encoded(tensor: Tensor, number: Fixed) -> Ints:
@@ -52,10 +60,10 @@ def _doubles(tensor: Tensor) -> Any:
 
 
 def weights_of(
-    node: fx.Node, weight: Tensor, bias: Tensor | None, *, is_external: bool = False
+    node: fx.Node, weight: Tensor, bias: Tensor | None, *, place: str = MEMORY
 ) -> Weights:
     """Return weight and bias in the fixed-point formats that the node quantises them to."""
-    kind = ExternalWeights if is_external else Weights
+    kind = KINDS[place]
     weight_format = fixed_formats.parameter_format(node, "weight")
     codes = encoded(weight, weight_format)
     if bias is None:
@@ -130,7 +138,7 @@ def _add_fixed(low: Lowerer, node: fx.Node) -> tuple[Value, Wire]:
     else:
         weight = weight[:, torch.from_numpy(value.order)]  # the stream's order, not torch's
     source = Stream(value.shape, 1, low.stream(value).format)
-    weights = weights_of(node, weight, bias, is_external=low.takes_weights(node))
+    weights = weights_of(node, weight, bias, place=low.weight_place(node))
     number = low.result_format(node, weights.span(source.format))
     make = product_maker(low, node)
     if isinstance(weights, ExternalWeights):

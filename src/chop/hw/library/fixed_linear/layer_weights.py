@@ -212,6 +212,28 @@ def with_half(exact: Span, out: Fixed) -> Span:
     return exact._replace(low=exact.low + half, high=exact.high + half)
 
 
+@dataclass(frozen=True, eq=False)
+class ReloadedWeights(Weights):
+    """Weights that can be replaced at run time.
+
+    The hardware accepts any codes of the formats, so the widths of sums come from the formats.
+    """
+
+    def span(self, data: Fixed) -> Span:
+        inputs, shift = self.weight.shape[1], self._shift(data)
+        number, bias = self.weight_format, self.bias_format
+        ends = [a * b for a in (data.low, data.high) for b in (number.low, number.high)]
+        low, high = (inputs * end << shift for end in (min(ends), max(ends)))
+        if self.bias is not None:
+            up = self.frac(data) - bias.frac_width
+            low, high = low + (bias.low << up), high + (bias.high << up)
+        return Span(low, high, self.frac(data))
+
+    def _reach(self, data: Fixed) -> int:
+        exact = self.span(data)
+        return max(-exact.low, exact.high)
+
+
 def weight_codes(number: MXInt, values: npt.NDArray[np.float64]) -> tuple[Mxint, Ints]:
     """Quantise a matrix (outputs, inputs) to `number`; return its wire format and its codes."""
     return of_values(number, number.quantize(doubles(values)).numpy(), values.shape[1])

@@ -1,0 +1,1 @@
+"""Stream of the words of a memory that can be written."""
