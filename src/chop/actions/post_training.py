@@ -32,6 +32,7 @@ from chop.passes import (
 from chop.passes.graph.analysis.sensitivity import outputs
 from chop.passes.ptq.observe.held_back import fallbacks
 from chop.passes.rewrite.lift_layers import lift_products
+from chop.passes.rewrite.split_experts import split_experts
 from chop.registry import Registry, suggest
 
 logger = get_logger(__name__)
@@ -41,6 +42,7 @@ WIDTHS = (2, 3, 4, 5, 6, 8)
 BUDGET_FORMATS = ("mxint", "block_fp")
 """Formats for a budget of bits: a width, and exponents shared by blocks."""
 
+NEAREST = "nearest"
 CALIBRATE = "calibrate"
 """Key of the observer's options."""
 
@@ -162,7 +164,7 @@ def method(name: str, *, when: When, is_checked: bool = False) -> Callable[[Run]
     return add
 
 
-@method("nearest", when="after")
+@method(NEAREST, when="after")
 def _nearest(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
     """Round each weight to the nearest value of its format."""
     return {}
@@ -323,6 +325,7 @@ def quantize_with_data(
     methods for the quantised graph run. Methods of one kind run in the order of their names.
     `options`: further arguments of a method's pass by name, "calibrate" for the observer. `keep`:
     folder of finished layers, from which the same call resumes after an interruption.
+    The experts of a mixture become a layer each, except with "nearest" alone.
     The record `fallbacks` has, by method, the modules for which rounding to nearest was better.
     """
     chosen, more = methods_named(method), options or {}
@@ -344,6 +347,8 @@ def quantize_with_data(
                 records.update(own)
 
     lift_products(graph)  # so that methods change the layers that are quantised
+    if any(name != NEAREST for name in chosen):
+        split_experts(graph)  # each has inputs of its own
     apply("before")
     records.update(plan.quantize(graph))
     apply("after")

@@ -41,7 +41,8 @@ from chop.nn.quantizers.formats import find_format, spelled_settings
 from chop.passes import learn_scales_transform_pass, sensitivity_analysis_pass
 from chop.passes.graph.analysis.sensitivity import is_measured, layers_with_weights
 from chop.passes.graph.transforms.quantize import check_quantization
-from chop.passes.rewrite.lift_layers import lift_products
+from chop.passes.rewrite.lift_layers import lift_experts, lift_products
+from chop.passes.rewrite.split_experts import split_experts
 
 OBSERVED_BATCHES = 4
 """Batches from which `--fit` chooses fractional bits."""
@@ -66,6 +67,10 @@ def quantize_graph(
         batches = data.batches(graph.model, rows, most)
     check_options(config.options)
     lift_products(graph)
+    if config.calibrated_flags or (config.bits is not None and data is not None):
+        split_experts(graph)  # each is measured with its own tokens
+    elif not config.rules:
+        lift_experts(graph)
     record: dict[str, Any] = {}
     if config.bits is None and config.for_ is not None:
         width = check_target(config.for_, config.format).width_of(config.format)
