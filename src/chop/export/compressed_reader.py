@@ -70,7 +70,7 @@ def from_compressed_tensors(path: str | Path) -> MaseGraph:
             raise ExportError(f"{folder}: tensor {shown(name)} is complex. Allowed: real numbers.")
     elements = sum(t.numel() * (8 if n.endswith("_packed") else 1) for n, t in tensors.items())
     model = checked_model(config, elements, len(tensors), folder)
-    tensors = with_own_names(model, tensors)
+    tensors = with_own_names(model, _without_cache_scales(tensors))
     layers = _read_layers(_linear_layers(model), settings, tensors, folder)
     matrices, stacks = stacked_parts(model), {}
     for name, stack in matrices.items():
@@ -90,6 +90,11 @@ def from_compressed_tensors(path: str | Path) -> MaseGraph:
         return _quantised(model, layers, [n for n, each in stacks.items() if each.layers])
     except PROBLEMS as error:
         raise ExportError(f"{folder}: cannot be captured: {last_line(error)}.") from error
+
+
+def _without_cache_scales(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors without the scales of a cache: the graph caches floats."""
+    return {n: t for n, t in tensors.items() if not n.endswith((".k_scale", ".v_scale"))}
 
 
 def _load_state(model: Any, state: Mapping[str, Tensor], folder: Path) -> None:

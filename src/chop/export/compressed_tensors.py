@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from chop.arguments import NEW_FOLDER, an, takes
 from chop.errors import ExportError
+from chop.export.cache_scales import SCHEME, cache_scales
 from chop.export.checkpoint_names import with_stored_names
 from chop.export.compressed_reader import from_compressed_tensors as from_compressed_tensors
 from chop.export.compressed_schemes import Scheme, coded_weight, quantization_config
@@ -31,6 +33,7 @@ def to_compressed_tensors(
     *,
     layout: Literal["packed", "naive"] = "packed",
     fallback: Fallback = None,
+    cache_data: Iterable[Any] | None = None,
 ) -> ExportReport:
     """Write a model of transformers as a folder of compressed-tensors, and return a report.
 
@@ -39,6 +42,8 @@ def to_compressed_tensors(
     32 becomes mxfp4, mxfp6 (E2M3) or mxfp8, `nvfp4` the format of that name, and `fp8` and
     `fp8_block` in E4M3 float8. Other formats, and other quantised layers, raise ExportError, or
     with `fallback="float"` are written as their values.
+    `cache_data`: calibration batches; servers then cache keys and values in E4M3, with a scale for
+    the keys and one for the values of each layer (`kv_cache_scheme`).
     """
     if layout not in ("packed", "naive"):
         raise ExportError(f"to_compressed_tensors: layout is {layout!r}. Allowed: packed, naive.")
@@ -68,8 +73,12 @@ def to_compressed_tensors(
     settings["dtype"] = "bfloat16" if is_short else "float32"
     if is_short:
         report.dropped.append("compressed-tensors computes layers in mxfp and nvfp4 in bfloat16")
-    if schemes:
+    scales = {} if cache_data is None else cache_scales(mg, cache_data)
+    if schemes or scales:
         settings["quantization_config"] = quantization_config(schemes, linear)
+    if scales:
+        settings["quantization_config"]["kv_cache_scheme"] = dict(SCHEME)
+        tensors |= scales
     write_folder(Path(path), settings, with_stored_names(empty, tensors))
     return report
 
