@@ -167,5 +167,27 @@ def test_shares_are_a_loss():
 
 @pytest.mark.parametrize("text", ["", "4", "0MB", "0%", "1 pint", "-1%", "1%%"])
 def test_what_is_no_budget_is_refused(text):
-    with pytest.raises(ConfigError, match=r"is neither a size nor a share\. Allowed: a size of all"):
+    with pytest.raises(
+        ConfigError, match=r"is neither a size nor a share\. Allowed: a size of all"
+    ):
         parsed_budget(text, 1)
+
+
+def test_a_decode_time_is_the_size_that_is_read_in_it():
+    assert parsed_budget("10 ms", 1_000_000, "0.05GB/s").bits == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    "text, bandwidth, words",
+    [
+        ("10ms", None, r"quantize\.bandwidth: none, with the budget '10ms'\. A time per token"),
+        ("10MB", "1GB/s", r"quantize\.bandwidth: 1GB/s, with the budget '10MB'"),
+        ("10ms", "1GB", r"'1GB' is no bandwidth\. Allowed: a size per second, as 50GB/s"),
+        ("10ms", "fast", "'fast' is no bandwidth"),
+        ("10ms", "0GB/s", "'0GB/s' is no bandwidth"),
+        ("0ms", "1GB/s", "is neither a size nor a share"),
+    ],
+)
+def test_times_without_a_bandwidth_are_refused(text, bandwidth, words):
+    with pytest.raises(ConfigError, match=words):
+        parsed_budget(text, 1, bandwidth)

@@ -269,6 +269,7 @@ def test_quantize_calibrates_and_composes_methods(mase, trained, tmp_path):
         ("--budget 1%", "--budget looks at values of the dataset: give --dataset"),
         ("--budget 1% --bits 4", "budget chooses the widths: it excludes bits, width and rules"),
         ("--budget 1% --type linear", "all weights: it excludes fit and type"),
+        ("--bandwidth 1GB/s", "bandwidth belongs to a decode time: give --budget, as 20ms"),
         ("--fusable vllm", "fusable joins layers whose widths are chosen: give --bits or --budget"),
         ("--budget 0.1KB {data}", "and the cheapest formats take 4.25. Allow more"),
         ("--bits 4.5 --width 8", "bits chooses the widths: it excludes width, fit and rules"),

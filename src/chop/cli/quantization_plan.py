@@ -206,7 +206,7 @@ def _allocate(
         has_kernels = any(is_convolution(layer) for layer in layers_with_weights(graph).values())
         form = target.kernel_configs() if has_kernels else target.weight_configs()
     weights = WeightBudget.of(graph, form)
-    limit = parsed_budget(config.budget, weights.total)
+    limit = parsed_budget(config.budget, weights.total, config.bandwidth)
     bits = config.bits if limit is None else limit.bits
     if bits is not None:
         weights.check(bits)

@@ -57,8 +57,14 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     ] = None
     budget: Annotated[
         str | None,
-        "In place of --bits: the size of all weights, as 120MB, or the predicted increase of the "
-        "perplexity, as 1%, for which the fewest bits are chosen.",
+        "In place of --bits: the size of all weights, as 120MB; the predicted decode time of a "
+        "token, as 20ms with --bandwidth; or the predicted increase of the perplexity, as 1%, for "
+        "which the fewest bits are chosen.",
+    ] = None
+    bandwidth: Annotated[
+        str | None,
+        "Bandwidth of the memory, as 50GB/s, for a --budget in ms: all weights are read once per "
+        "token.",
     ] = None
     fusable: Annotated[
         Literal["vllm"] | None,
@@ -159,6 +165,10 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
                 "budget chooses the widths of all weights: it excludes fit and type.",
             ),
             (
+                self.bandwidth is not None and self.budget is None,
+                "bandwidth belongs to a decode time: give --budget, as 20ms.",
+            ),
+            (
                 self.fusable is not None and self.bits is None and self.budget is None,
                 "fusable joins layers whose widths are chosen: give --bits or --budget.",
             ),
@@ -224,7 +234,7 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     def _whole_model(self) -> list[str]:
         """Options in use that need the whole model in memory."""
         formats = self._changed("width", "frac_width", "type", "fit", "widths", "observer")
-        formats += self._changed("budget", "fusable")
+        formats += self._changed("budget", "bandwidth", "fusable")
         training = self._changed("evaluate", "qat_epochs", "learn_scales", "keep_floats")
         return [*formats, *training, *["rules"] * bool(self.rules)]
 
