@@ -36,12 +36,12 @@ def prune_experts(graph: MaseGraph, batches: Sequence[Any], keep: int) -> dict[s
     order = {
         path: own.argsort(descending=True, stable=True).tolist() for path, own in tokens.items()
     }
-    kept = {path: sorted(own[:keep]) for path, own in order.items()}
-    remove_experts(graph, kept)
+    remaining = {path: sorted(own[:keep]) for path, own in order.items()}
+    remove_experts(graph, remaining)
     after = list(outputs(graph, list(batches), WHERE))
     return {
         "experts": {"before": groups[0].size, "after": keep},
-        "removed": [_removed(path, own, kept[path]) for path, own in tokens.items()],
+        "removed": [_removed(path, own, remaining[path]) for path, own in tokens.items()],
         "tokens": {path: own.tolist() for path, own in tokens.items()},
         "divergence": difference(after, before)["loss"],
         "loss": {
@@ -51,8 +51,8 @@ def prune_experts(graph: MaseGraph, batches: Sequence[Any], keep: int) -> dict[s
     }
 
 
-def _removed(path: str, tokens: Tensor, kept: Sequence[int]) -> dict[str, Any]:
-    experts = [e for e in range(len(tokens)) if e not in kept]
+def _removed(path: str, tokens: Tensor, remaining: Sequence[int]) -> dict[str, Any]:
+    experts = [e for e in range(len(tokens)) if e not in remaining]
     share = float(tokens[experts].sum()) / max(float(tokens.sum()), 1.0)
     return {"layer": path, "experts": experts, "tokens": tokens[experts].tolist(), "share": share}
 

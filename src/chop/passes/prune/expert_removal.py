@@ -117,20 +117,20 @@ class _EndsOfRows(fx.Interpreter):
         return result
 
 
-def remove_experts(graph: MaseGraph, kept: dict[str, list[int]]) -> None:
+def remove_experts(graph: MaseGraph, remaining: dict[str, list[int]]) -> None:
     """Keep only these experts of each layer, by the path of the experts.
 
     The router chooses among the rest; the other layers stay unchanged, and so does the model that
     the graph was captured from.
     """
     for group in expert_groups(graph):
-        index = torch.tensor(kept[group.path])
+        index = torch.tensor(remaining[group.path])
         for path in (*group.stacks, *group.routers):
             _keep_rows(graph, path, index)
         options: dict[str, Any] = {"bins": len(index), "min": 0, "max": len(index) - 1}
         group.count.args, group.count.kwargs = group.count.args[:1], options
     config = getattr(graph.model, "config", None)
-    sizes = {len(own) for own in kept.values()}
+    sizes = {len(own) for own in remaining.values()}
     if config is not None and len(sizes) == 1:
         config = copy.deepcopy(config)
         for name in COUNTS:
