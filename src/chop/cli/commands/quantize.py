@@ -155,23 +155,7 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
                 self.bits is not None and (self.width is not None or self.rules or self.fit),
                 "bits chooses the widths: it excludes width, fit and rules.",
             ),
-            (
-                self.budget is not None
-                and (self.bits is not None or self.width is not None or bool(self.rules)),
-                "budget chooses the widths: it excludes bits, width and rules.",
-            ),
-            (
-                self.budget is not None and (self.fit or self.type is not None),
-                "budget chooses the widths of all weights: it excludes fit and type.",
-            ),
-            (
-                self.bandwidth is not None and self.budget is None,
-                "bandwidth belongs to a decode time: give --budget, as 20ms.",
-            ),
-            (
-                self.fusable is not None and self.bits is None and self.budget is None,
-                "fusable joins layers whose widths are chosen: give --bits or --budget.",
-            ),
+            *self._budget_conflicts,
             (
                 self.bits is not None and self.type is not None,
                 "bits is the average over all weights: it excludes type.",
@@ -198,6 +182,29 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
         ):
             if is_wrong:
                 raise ConfigError(message)
+
+    @property
+    def _budget_conflicts(self) -> list[tuple[bool, str]]:
+        """Conflicts of the options that choose widths, each with its message."""
+        return [
+            (
+                self.budget is not None
+                and (self.bits is not None or self.width is not None or bool(self.rules)),
+                "budget chooses the widths: it excludes bits, width and rules.",
+            ),
+            (
+                self.budget is not None and (self.fit or self.type is not None),
+                "budget chooses the widths of all weights: it excludes fit and type.",
+            ),
+            (
+                self.bandwidth is not None and self.budget is None,
+                "bandwidth belongs to a decode time: give --budget, as 20ms.",
+            ),
+            (
+                self.fusable is not None and self.bits is None and self.budget is None,
+                "fusable joins layers whose widths are chosen: give --bits or --budget.",
+            ),
+        ]
 
     @property
     def _folder_conflicts(self) -> list[tuple[bool, str]]:
