@@ -13,7 +13,7 @@ from chop.actions.expert_pruning import prune_experts
 from chop.errors import ConfigError
 from chop.export import to_huggingface
 from chop.passes import quantize_transform_pass
-from chop.passes.prune.expert_removal import expert_groups, routed_tokens
+from chop.passes.rewrite.expert_removal import expert_groups, routed_tokens
 
 SIZES = {
     "vocab_size": 64,

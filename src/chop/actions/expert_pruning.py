@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis.sensitivity import difference, outputs
-from chop.passes.prune.expert_removal import (
+from chop.passes.rewrite.expert_removal import (
     ExpertGroup,
     expert_groups,
     remove_experts,
