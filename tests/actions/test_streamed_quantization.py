@@ -48,11 +48,16 @@ SIZES = {
 FAST = {"rounds": 0, "order": "importance"}
 CASES = {
     "gptq": ("llama", "mxint4", ("gptq",), {"gptq": FAST}),
+    "experts": ("mixtral", "int4/32", ("gptq",), {"gptq": FAST}),
     "integers": ("llama", "int4/32", ("gptq",), {"gptq": FAST}),
     "defaults": ("llama", "mxint4", ("gptq",), {}),
     "nvfp4": ("llama", "nvfp4", ("gptq",), {"gptq": FAST}),
     "tied": ("qwen2", "mxint4", ("gptq",), {"gptq": FAST}),
     "norms of heads": ("qwen3", "mxint4", ("gptq",), {"gptq": FAST}),
+    "shared expert": ("qwen2_moe", "mxint4", ("gptq",), {"gptq": FAST}),
+    "small experts": ("qwen3_moe", "mxint4", ("gptq",), {"gptq": {**FAST, "rows": "equal"}}),
+    "clip of experts": ("mixtral", "int4/32", ("clip",), {}),
+    "awq with experts": ("mixtral", "int4/32", ("awq",), {}),
     "rounded": ("llama", "mxint4", ("gptq",), {"gptq": {**FAST, "target": "rounded"}}),
     "equal": ("llama", "mxint4", ("gptq",), {"gptq": {**FAST, "rows": "equal"}}),
     "clip": ("llama", "int4/32", ("clip",), {}),
@@ -72,10 +77,24 @@ def batches(rows=3, count=2, length=20, size=96):
     ]
 
 
+EXPERTS = {
+    "mixtral": {"num_local_experts": 4},
+    "qwen2_moe": {
+        "num_experts": 4,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+    },
+    "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 32, "num_experts_per_tok": 2},
+}
+
+
 def model_of(family, **sizes):
     torch.manual_seed(0)
     tied = {"tie_word_embeddings": family == "qwen2"}
-    config = transformers.AutoConfig.for_model(family, **(SIZES | tied | sizes))
+    more = SIZES | tied | EXPERTS.get(family, {}) | sizes
+    if family in ("mixtral", "qwen2_moe"):
+        more.pop("head_dim")
+    config = transformers.AutoConfig.for_model(family, **more)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -103,7 +122,7 @@ def in_memory(model, text, methods, options, data, path):
     weight = {f"weight_{key}": value for key, value in settings.items()}
     config = {"name": form.name, **weight, **WEIGHT_ALONE}
     graph = MaseGraph(model, dummy_in={"input_ids": data[0]["input_ids"][:2, :16]})
-    rules = {"by": "regex_name", r"model\.layers\..*proj": {"config": config}}
+    rules = {"by": "regex_name", r"model\.layers\..*proj(\.\d+)?": {"config": config}}
     quantize_with_data(graph, rules, data, methods, options)
     to_compressed_tensors(graph, path, fallback="float")
 
@@ -124,13 +143,14 @@ def assert_same(folder, other):
     assert [name for name in ours if not same_bytes(ours[name], theirs[name])] == []
 
 
-@pytest.mark.parametrize("name", first_and_slow([*CASES], 1))
+@pytest.mark.parametrize("name", first_and_slow([*CASES], 2))
 def test_the_result_is_that_of_the_model_in_memory(name, source, tmp_path):
     family, text, methods, options = CASES[name]
     data = batches()
     request = StreamRequest(source(family), text, methods, options)
     report = quantize_stream(plan_stream(request, data), tmp_path / "out")
-    assert len(report.folder.quantised) == 14 and not report.layers_resumed
+    matrices = {"mixtral": 32, "qwen2_moe": 38, "qwen3_moe": 32}.get(family, 14)
+    assert len(report.folder.quantised) == matrices and not report.layers_resumed
     assert {row["method"] for row in report.records} == set(methods)
     in_memory(model_of(family), text, methods, options, data, tmp_path / "memory")
     assert_same(tmp_path / "out", tmp_path / "memory")

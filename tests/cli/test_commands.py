@@ -235,6 +235,14 @@ def test_quantize_to_a_budget_of_bits_rounds_by_effect(mase, trained, tmp_path):
     assert refused.code == 2 and "gptq/sensitivity.json.table: there is no layer" in refused.err
 
 
+def test_quantize_to_a_size_and_to_a_loss(mase, trained):
+    line = f"quantize {trained} {DIGITS} --calibration-rows 32 --json --widths 2,3,4,5,6,8"
+    size = mase(f"{line} --budget 0.6KB --out size").document["allocation"]
+    assert size["bits"] * size["weights"] / 8 <= 600
+    found = mase(f"{line} --budget 1% --out loss").document["allocation"]
+    assert found["loss"] <= 0.00996 and found["bits"] < 8.25
+
+
 def test_quantize_calibrates_and_composes_methods(mase, trained, tmp_path):
     line = f"quantize {trained} {DIGITS} --format scale_integer --width 8 --calibration-rows 32"
     line += " --observer percentile --method smooth,gptq"
@@ -258,6 +266,12 @@ def test_quantize_calibrates_and_composes_methods(mase, trained, tmp_path):
         ("--width 8 --observer msq", "quantize.observer: unknown observer 'msq'"),
         ("--width 8 --fit --observer mse {data}", "fit is observer min_max for fixed point"),
         ("--width 8 --set options.gtpq.damping=0.1 {data}", "options: unknown method 'gtpq'"),
+        ("--budget 1%", "--budget looks at values of the dataset: give --dataset"),
+        ("--budget 1% --bits 4", "budget chooses the widths: it excludes bits, width and rules"),
+        ("--budget 1% --type linear", "all weights: it excludes fit and type"),
+        ("--bandwidth 1GB/s", "bandwidth belongs to a decode time: give --budget, as 20ms"),
+        ("--fusable vllm", "fusable joins layers whose widths are chosen: give --bits or --budget"),
+        ("--budget 0.1KB {data}", "and the cheapest formats take 4.25. Allow more"),
         ("--bits 4.5 --width 8", "bits chooses the widths: it excludes width, fit and rules"),
         ("--bits 4.5 --format fp8 {data}", "chooses widths of mxint or block_fp, not of 'fp8'"),
         ("--bits 1 {data}", "and the cheapest formats take 4.25. Allow more"),

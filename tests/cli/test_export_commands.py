@@ -1,5 +1,6 @@
 """`mase export` and `mase import`."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +29,41 @@ def test_a_model_goes_to_gguf_and_comes_back(mase, language_model, tmp_path):
     assert mase(f"import {file} --no-pack", "--out", tmp_path / "in").code == 0
     graph = MaseGraph.from_checkpoint(tmp_path / "in" / "graph")
     assert type(graph.model.lm_head).__name__ == "LinearScaleInteger"
+
+
+def test_a_cache_has_scales_from_a_dataset(mase, language_model, tmp_path):
+    from safetensors.torch import load_file
+
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 64, (400,), generator=draw).numpy()
+    (tmp_path / "tokens").mkdir()
+    for split in ("train", "test"):
+        np.savez(tmp_path / "tokens" / f"{split}.npz", ids=ids)
+    line = f"export {language_model} --task causal-lm --to compressed-tensors --cache fp8_e4m3"
+    line += f" --dataset {tmp_path / 'tokens'} --max-token-len 16 --calibration-rows 4"
+    ran = mase(line, "--out", tmp_path / "out")
+    assert ran.code == 0, ran.err
+    stored = load_file(tmp_path / "out" / "model" / "model.safetensors")
+    assert float(stored["model.layers.0.self_attn.k_scale"]) > 0
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("--to compressed-tensors --cache fp8_e4m3", "cache chooses scales from a dataset: give"),
+        (
+            "--to gguf --cache fp8_e4m3 --dataset digits",
+            "cache: 'gguf' stores no format of a cache",
+        ),
+        (
+            "--to compressed-tensors --cache fp8_e4m3 --dataset digits --calibration-rows 0",
+            "calibration_rows must be at least 1, got 0",
+        ),
+    ],
+)
+def test_a_cache_without_a_place_or_data_is_refused(mase, line, words, tmp_path):
+    ran = mase(f"export mlp {line}", "--out", tmp_path / "out")
+    assert ran.code == 2 and words in ran.err
 
 
 def test_what_a_target_lacks_is_told(mase, tmp_path):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.errors import ExportError
+from chop.export.checkpoint_names import STACKED, StoredPart, expert_parts, stored_parts
 from chop.export.hf_folders import CONFIG, PROBLEMS, described_class, last_line, shard_names
 from chop.export.safetensors_shards import StoredTensor, mapped_tensor, read_header
 from chop.files import read_json
@@ -65,6 +66,7 @@ class DecoderStream:
         self.model.requires_grad_(False)
         self.path = _layers_path(self.model, folder)
         self._tied = _tied_names(self.model)
+        self._parts = stored_parts(self.model)
         self._check_names()
 
     @property
@@ -151,26 +153,71 @@ class DecoderStream:
             yield
 
     def read(self, name: str) -> Tensor:
-        """Return a stored parameter, in float32."""
-        stored = self._stored_name(name)
-        with mapped_tensor(self.files[stored], stored) as tensor:
+        """Return a stored parameter, in float32; the matrices of experts are stacked."""
+        parts = self.parts(name)
+        if parts[0].expert is None:
+            return self._read_part(parts[0])
+        stacked = torch.empty(self.model.get_parameter(name).shape, dtype=COMPUTED_IN)
+        for part in parts:
+            with mapped_tensor(self.files[part.name], part.name) as tensor:
+                part.of(stacked[part.expert]).copy_(tensor)
+        return stacked
+
+    def _read_part(self, part: StoredPart) -> Tensor:
+        with mapped_tensor(self.files[part.name], part.name) as tensor:
             return tensor.to(COMPUTED_IN, copy=True)
 
+    def parts(self, name: str) -> list[StoredPart]:
+        """Return the parts that a parameter has in the files.
+
+        The weight of one expert, such as `model.layers.0.mlp.experts.down_proj.3.weight`, is a
+        parameter, too.
+        """
+        if name in self._parts:
+            return (
+                [StoredPart(self._stored_name(name))]
+                if self._is_whole(name)
+                else [*self._parts[name]]
+            )
+        path, _, expert = name.removesuffix(".weight").rpartition(".")
+        return expert_parts(self._parts[path], int(expert))
+
+    def _is_whole(self, name: str) -> bool:
+        return name in self.files or self._parts[name][0].expert is None
+
     def _stored_name(self, name: str) -> str:
-        """Return the name under which a parameter is stored: its own, or the one it is tied to."""
-        return name if name in self.files else self._tied.get(name, name)
+        """Return the name under which a whole parameter is stored, or the one it is tied to."""
+        names = (name, self._parts[name][0].name, self._tied.get(name, name))
+        return next((each for each in names if each in self.files), name)
+
+    def expert_paths(self, number: int) -> list[str]:
+        """Return the paths within a layer that `split_experts` gives to its experts."""
+        prefix = f"{self.layer_path(number)}."
+        return [
+            f"{name}.{expert}"
+            for name, parameter in self.layers[number].named_parameters()
+            if not self._is_whole(f"{prefix}{name}")
+            for expert in range(parameter.shape[0])
+        ]
+
+    def expert_shapes(self, number: int) -> list[torch.Size]:
+        """Return the shape of an expert's matrix for each stacked parameter of a layer."""
+        return [p.shape[1:] for p in self.layers[number].parameters() if p.dim() == STACKED]
 
     def _check_names(self) -> None:
         """Raise if a parameter is stored under another name, or in another shape."""
         for name, parameter in self.model.named_parameters():
-            stored = self.stored.get(self._stored_name(name))
-            if stored is None or stored.shape != tuple(parameter.shape):
-                has = "is not in the files" if stored is None else f"has shape {stored.shape}"
-                raise ExportError(
-                    f"{self.folder}: '{name}' {has}, and {type(self.model).__name__} takes it with "
-                    f"shape {tuple(parameter.shape)}. Allowed: files whose tensors have the names "
-                    "and shapes of the model. Use --model-free, which needs no model."
-                )
+            for part in self.parts(name):
+                stored, shape = self.stored.get(part.name), tuple(parameter.shape)
+                if part.expert is not None:
+                    shape = (len(range(shape[1])[part.first : part.last]), shape[2])
+                if stored is None or stored.shape != shape:
+                    has = "is not in the files" if stored is None else f"has shape {stored.shape}"
+                    raise ExportError(
+                        f"{self.folder}: '{part.name}' {has}, and {type(self.model).__name__} "
+                        f"takes it with shape {shape}. Allowed: files whose tensors have the names "
+                        "and shapes of the model. Use --model-free, which needs no model."
+                    )
 
 
 def _in_float32(_: nn.Module, inputs: Any, output: Tensor) -> Tensor:

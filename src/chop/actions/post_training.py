@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from chop.actions.fused_layers import fused_groups, one_row_per_group
 from chop.actions.weight_budget import WeightBudget
 from chop.errors import ConfigError, RegistryError
 from chop.ir.graph import MaseGraph
@@ -29,9 +31,10 @@ from chop.passes import (
     sensitivity_analysis_pass,
     smooth_transform_pass,
 )
-from chop.passes.graph.analysis.sensitivity import outputs
+from chop.passes.graph.analysis.sensitivity import layers_with_weights, outputs
 from chop.passes.ptq.observe.held_back import fallbacks
 from chop.passes.rewrite.lift_layers import lift_products
+from chop.passes.rewrite.split_experts import split_experts
 from chop.registry import Registry, suggest
 
 logger = get_logger(__name__)
@@ -41,6 +44,9 @@ WIDTHS = (2, 3, 4, 5, 6, 8)
 BUDGET_FORMATS = ("mxint", "block_fp")
 """Formats for a budget of bits: a width, and exponents shared by blocks."""
 
+NEAREST = "nearest"
+LOSS_STEPS = 10
+"""Halvings of the range of bits that a loss is searched in."""
 CALIBRATE = "calibrate"
 """Key of the observer's options."""
 
@@ -67,33 +73,114 @@ def rules_for_bits(
     batches: Sequence[Any],
     bits: float,
     form: str | Mapping[str, Mapping[str, Any]],
+    *,
+    fusable: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return arguments of quantize_transform_pass for `bits` per weight, and a record.
 
-    `form`: a format whose widths are chosen, or the configs to choose from, by label.
+    `form`: a format whose widths are chosen, or the configs to choose from, by label. `fusable`: a
+    server (`chop.actions.fused_layers.FUSABLE`); layers that it joins have one format.
     The average is over all weights of the model: matrices, kernels and embedding tables. Weights
     without a choice of widths stay floats and count as such; biases and norms do not count. The
     assignment of widths is the one with the least predicted loss.
     """
     formats = weight_formats(form) if isinstance(form, str) else dict(form)
-    budget = WeightBudget.of(graph, formats)
-    budget.check(bits)
-    _, info = sensitivity_analysis_pass(graph, {"data": batches, "formats": formats})
-    table = budget.merged(info["table"])
-    args = {"table": table, "formats": formats, "budget": budget.chosen_bits(bits)}
-    _, chosen = allocate_bits_analysis_pass(graph, args)
-    record = {
-        "assignment": budget.spread(chosen["assignment"]),
-        "bits": budget.overall_bits(chosen["cost"]),
-        "weights": budget.total,
-        "floats": budget.total - budget.covered,
-        "loss": chosen["loss"],
-    }
-    rules = {node: {"config": dict(formats[label])} for node, label in record["assignment"].items()}
-    return {"by": "name", **rules}, {
-        **record,
-        "sensitivity": sensitivity_record(info["table"], record),
-    }
+    WeightBudget.of(graph, formats).check(bits)
+    return FormatChoices.measured(graph, batches, formats, fusable).within_bits(bits)
+
+
+def rules_for_loss(
+    graph: MaseGraph,
+    batches: Sequence[Any],
+    loss: float,
+    form: str | Mapping[str, Mapping[str, Any]],
+    *,
+    fusable: str | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the same for the fewest bits with a predicted loss of at most `loss` nats per row.
+
+    A loss of x nats raises the perplexity by the factor exp(x).
+    """
+    formats = weight_formats(form) if isinstance(form, str) else dict(form)
+    return FormatChoices.measured(graph, batches, formats, fusable).within_loss(loss)
+
+
+@dataclass(frozen=True)
+class FormatChoices:
+    """Measured losses of all layers in all formats, from which assignments are chosen.
+
+    `table`: record of `sensitivity_analysis_pass`. `groups`: the first node of the group of layers
+    with one format, by node.
+    """
+
+    graph: MaseGraph
+    formats: Mapping[str, Mapping[str, Any]]
+    budget: WeightBudget
+    table: Sequence[Mapping[str, Any]]
+    groups: Mapping[str, str]
+
+    @staticmethod
+    def measured(
+        graph: MaseGraph,
+        batches: Sequence[Any],
+        formats: Mapping[str, Mapping[str, Any]],
+        fusable: str | None,
+    ) -> FormatChoices:
+        """Measure the losses."""
+        _, info = sensitivity_analysis_pass(graph, {"data": batches, "formats": formats})
+        groups = fused_groups(layers_with_weights(graph), fusable)
+        return FormatChoices(graph, formats, WeightBudget.of(graph, formats), info["table"], groups)
+
+    def within_bits(self, bits: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the rules with the least loss for `bits` per weight, and their record."""
+        budget = self.budget
+        table = one_row_per_group(budget.merged(self.table), self.groups)
+        limit = budget.chosen_bits(bits)
+        args = {"table": table, "formats": dict(self.formats), "budget": limit}
+        _, chosen = allocate_bits_analysis_pass(self.graph, args)
+        own = chosen["assignment"]
+        assignment = {node: own[first] for node, first in self.groups.items() if first in own}
+        record = {
+            "assignment": budget.spread(assignment),
+            "bits": budget.overall_bits(chosen["cost"]),
+            "weights": budget.total,
+            "floats": budget.total - budget.covered,
+            "loss": chosen["loss"],
+        }
+        labels = record["assignment"]
+        rules = {node: {"config": dict(self.formats[label])} for node, label in labels.items()}
+        more = {"sensitivity": sensitivity_record(self.table, record)}
+        return {"by": "name", **rules}, {**record, **more}
+
+    def within_loss(self, loss: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the rules with the fewest bits for a loss, and their record."""
+        budget = self.budget
+        low = (budget.least_bits + budget.rest_bits) / budget.total
+        widest = max(row["bits"] for row in self.table)
+        high = budget.overall_bits(widest)
+        best = self.within_bits(high)
+        if best[1]["loss"] > loss:
+            raise ConfigError(
+                f"quantize.budget: {percent(loss)} more perplexity, and the widest formats are "
+                f"predicted to add {percent(best[1]['loss'])}. Allow more, or give wider formats."
+            )
+        for _ in range(LOSS_STEPS):
+            middle = (low + high) / 2
+            rules = self.within_bits(middle)
+            if rules[1]["loss"] <= loss:
+                best, high = rules, middle
+            else:
+                low = middle
+        return best
+
+
+def percent(loss: float) -> str:
+    """Return a loss in nats as the increase of the perplexity.
+
+    >>> percent(0.01)
+    '1.01 %'
+    """
+    return f"{100 * math.expm1(loss):.3g} %"
 
 
 def sensitivity_record(
@@ -162,7 +249,7 @@ def method(name: str, *, when: When, is_checked: bool = False) -> Callable[[Run]
     return add
 
 
-@method("nearest", when="after")
+@method(NEAREST, when="after")
 def _nearest(graph: MaseGraph, batches: Sequence[Any], settings: Settings) -> dict[str, Any]:
     """Round each weight to the nearest value of its format."""
     return {}
@@ -323,6 +410,7 @@ def quantize_with_data(
     methods for the quantised graph run. Methods of one kind run in the order of their names.
     `options`: further arguments of a method's pass by name, "calibrate" for the observer. `keep`:
     folder of finished layers, from which the same call resumes after an interruption.
+    The experts of a mixture become a layer each, except with "nearest" alone.
     The record `fallbacks` has, by method, the modules for which rounding to nearest was better.
     """
     chosen, more = methods_named(method), options or {}
@@ -344,6 +432,8 @@ def quantize_with_data(
                 records.update(own)
 
     lift_products(graph)  # so that methods change the layers that are quantised
+    if any(name != NEAREST for name in chosen):
+        split_experts(graph)  # each has inputs of its own
     apply("before")
     records.update(plan.quantize(graph))
     apply("after")

@@ -6,16 +6,16 @@ forward run stores the input of each decoder layer, and a backward run computes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from chop.actions.decoder_stream import DecoderStream, LayerInputs
+from chop.actions.decoder_stream import HIDDEN, DecoderStream, LayerInputs
 from chop.files import whole_file
 from chop.passes.ptq.observe.curvature import RowWatch, importance_loss, shared_out
 
@@ -51,13 +51,18 @@ class Boundaries:
 class RowImportances:
     """Squared gradients of the rows of each layer: one file per batch, so that a run resumes.
 
-    `modules`: the paths of the quantised modules within each decoder layer.
+    `modules`: the paths of the quantised modules within each decoder layer. `load`: function that
+    returns a decoder layer with these modules.
     """
 
     def __init__(
-        self, stream: DecoderStream, modules: Sequence[Sequence[str]], folder: Path
+        self,
+        stream: DecoderStream,
+        modules: Sequence[Sequence[str]],
+        folder: Path,
+        load: Callable[[int], nn.Module],
     ) -> None:
-        self.stream, self.modules, self.folder = stream, modules, folder
+        self.stream, self.modules, self.folder, self.load = stream, modules, folder, load
 
     def file(self, number: int) -> Path:
         """Return the file of a batch."""
@@ -94,12 +99,12 @@ class RowImportances:
         gradient, squares = top.grad, {}
         for number in reversed(range(len(inputs.sides))):
             x = boundaries.pop().requires_grad_(number > 0)
-            layer, watches = self.stream.load_layer(number), {}
+            layer, watches = self.load(number), {}
             for path in self.modules[number]:
                 watches[path] = RowWatch()
                 layer.get_submodule(path).register_forward_hook(watches[path])
             with torch.enable_grad():
-                first_tensor(layer(x, **inputs.sides[number])).backward(gradient)  # type: ignore[no-untyped-call]
+                first_tensor(layer(**{HIDDEN: x}, **inputs.sides[number])).backward(gradient)  # type: ignore[no-untyped-call]
             gradient = x.grad
             for path, watch in watches.items():
                 watch.end_batch()

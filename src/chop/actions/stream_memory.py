@@ -90,6 +90,7 @@ def _predict(
 ) -> MemoryPrediction:
     layer = max(range(len(stream.layers)), key=stream.layer_bytes)
     shapes = [m.weight.shape for m in stream.layers[layer].modules() if isinstance(m, nn.Linear)]
+    shapes += stream.expert_shapes(layer)
     return MemoryPrediction(
         resident,
         2 * stream.layer_bytes(layer),
@@ -103,10 +104,15 @@ def _activations(
     request: StreamRequest, stream: DecoderStream, data: DataSize, shapes: Sequence[torch.Size]
 ) -> int:
     """Return the memory of the values at the widest place of a layer, and of one batch's work."""
-    hidden: int = stream.model.config.get_text_config().hidden_size
+    config = stream.model.config.get_text_config()
+    hidden: int = config.hidden_size
     widest = max(max(shape) for shape in shapes)
     runs = 1 + (request.reference is not None) if NOW in request.streams else 1
     values = 3 * hidden + widest  # the input, the residual, its norm, and a product
+    experts = stream.expert_shapes(0)
+    if experts:  # each token is copied for its experts, and their results are joined
+        routed = int(getattr(config, "num_experts_per_tok", 1))
+        values += routed * (hidden + 2 * max(max(shape) for shape in experts))
     tokens = data.largest if request.spill is not None else data.tokens
     work = data.largest * 3 * widest
     return FLOAT_BYTES * (runs * tokens * values + work)

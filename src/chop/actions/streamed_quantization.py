@@ -48,6 +48,7 @@ from chop.passes import quantize_transform_pass
 from chop.passes.ptq.observe.carried_batch import CarriedBatch
 from chop.passes.rewrite.lift_layers import lift_products
 from chop.passes.rewrite.propagate import undisturbed
+from chop.passes.rewrite.split_experts import split_experts
 
 AVAILABLE = ("nearest", "gptq", "clip", "smooth", "awq", "learned_rounding")
 """Methods that look at one decoder layer at a time."""
@@ -164,15 +165,22 @@ def plan_stream(
     folder = plan_folder(request.source, form, ignore=request.ignore, include=request.include)
     stream = stream or DecoderStream(request.source)
     chosen = {choice.module for choice in folder.choices if not choice.reason}
-    modules = [
-        [
-            path
-            for path, module in layer.named_modules()
-            if isinstance(module, nn.Linear) and f"{stream.layer_path(number)}.{path}" in chosen
-        ]
-        for number, layer in enumerate(stream.layers)
-    ]
+    modules = [_matrices(stream, number, chosen) for number in range(len(stream.layers))]
     return StreamPlan(request, stream, folder, batches, modules)
+
+
+def _matrices(stream: DecoderStream, number: int, chosen: set[str]) -> list[str]:
+    """Return the paths in a layer of the matrices whose parts in the files are all `chosen`."""
+    layer = stream.layers[number]
+    linear = [path for path, module in layer.named_modules() if isinstance(module, nn.Linear)]
+    return [
+        path
+        for path in (*linear, *stream.expert_paths(number))
+        if all(
+            part.module in chosen
+            for part in stream.parts(f"{stream.layer_path(number)}.{path}.weight")
+        )
+    ]
 
 
 @dataclass
@@ -229,7 +237,7 @@ class _LayerRun:
             self.spill = self.request.spill / f"mase-{plan.fingerprint}"
             remove_whole(self.spill)
             make_folder(self.spill)
-        self.importances = RowImportances(self.stream, plan.modules, work)
+        self.importances = RowImportances(self.stream, plan.modules, work, self._whole_layer)
         self.sides: list[Sequence[Mapping[str, Any]]] = []
         self.few = self.stream.layer_inputs(_cut(plan.batches[0]))
 
@@ -277,8 +285,7 @@ class _LayerRun:
         """Calibrate and round one layer; write it, and the activations behind it."""
         self.progress("layer", number + 1, len(self.plan.modules))
         request, is_last = self.request, number + 1 == len(self.plan.modules)
-        layer = self.stream.load_layer(number)
-        graph = MaseGraph(layer, dummy_in={HIDDEN: self.few.hidden, **self.few.sides[number]})
+        graph = self._graph(number)
         lift_products(graph)
         rules = self._rules(number)
         with shard_writer(self.state_file(number + 1)) as writer:
@@ -295,6 +302,19 @@ class _LayerRun:
             if not is_last:
                 writer.finish({})
         self.state_file(number).unlink(missing_ok=True)
+
+    def _graph(self, number: int) -> MaseGraph:
+        """Return the graph of a layer, with a linear layer for each expert."""
+        layer = self.stream.load_layer(number)
+        graph = MaseGraph(layer, dummy_in={HIDDEN: self.few.hidden, **self.few.sides[number]})
+        split_experts(graph)
+        return graph
+
+    def _whole_layer(self, number: int) -> nn.Module:
+        """Return a layer that has a module for each of its rounded matrices."""
+        if self.stream.expert_paths(number):
+            return self._graph(number).model
+        return self.stream.load_layer(number)
 
     def _rules(self, number: int) -> dict[str, Any]:
         form, settings = spelled_settings(self.request.format, "quantize.format")
@@ -344,12 +364,14 @@ class _LayerRun:
         prefix, schemes, parts = self.stream.layer_path(number), {}, {}
         with shard_writer(self.layer_file(number)) as writer:
             for path in self.plan.modules[number]:
-                name = f"{prefix}.{path}.weight"
-                scheme, tensors = coded_matrix(name, *_stored_weight(graph, path))
-                schemes[f"{prefix}.{path}"] = dataclasses.asdict(scheme)
-                parts[name] = [f"{prefix}.{path}.{part}" for part in tensors]
-                for part, tensor in tensors.items():
-                    writer.add(f"{prefix}.{path}.{part}", tensor)
+                weight, form, scales = _stored_weight(graph, path)
+                for part in self.stream.parts(f"{prefix}.{path}.weight"):
+                    own = scales if scales is None or scales.dim() == 0 else part.of(scales)
+                    scheme, tensors = coded_matrix(part.name, part.of(weight), form, own)
+                    schemes[part.module] = dataclasses.asdict(scheme)
+                    parts[part.name] = [f"{part.module}.{name}" for name in tensors]
+                    for name, tensor in tensors.items():
+                        writer.add(f"{part.module}.{name}", tensor)
             for name, tensor in self._moved(graph, number):
                 parts[name] = [name]
                 writer.add(name, tensor)
@@ -359,11 +381,12 @@ class _LayerRun:
     def _moved(self, graph: MaseGraph, number: int) -> Iterator[tuple[str, Tensor]]:
         """Yield the parameters that are not packed and differ from the stored ones."""
         packed = {f"{path}.weight" for path in self.plan.modules[number]}
+        stored = {f"{path}.weight" for path in self.stream.expert_paths(number)} - packed
         for name, parameter in graph.model.named_parameters():
-            if self.request.before and name not in packed:
+            if self.request.before and name not in packed | stored:  # no method moves experts
                 full = f"{self.stream.layer_path(number)}.{name}"
                 if not torch.equal(parameter, self.stream.read(full)):
-                    yield full, parameter.detach()
+                    yield self.stream.parts(full)[0].name, parameter.detach()
 
     def finished(self) -> tuple[dict[str, FinishedTensor], list[dict[str, Any]]]:
         """Return the finished tensors of all layers, and the records of the methods."""

@@ -11,11 +11,14 @@ from typing import Any
 from torch import fx, nn
 
 from chop.actions.fixed_point import OPERANDS, fitted_fixed_point, observe_ranges
+from chop.actions.fused_layers import fused_groups
 from chop.actions.post_training import (
     BUDGET_FORMATS,
     check_options,
+    percent,
     quantize_with_data,
     rules_for_bits,
+    rules_for_loss,
     weight_formats,
 )
 from chop.actions.records import write_csv
@@ -28,6 +31,7 @@ from chop.actions.targets import (
 )
 from chop.actions.weight_budget import WeightBudget
 from chop.actions.weighted_layers import weight_count, weighted_layers, weighted_ops
+from chop.cli.allocation_budget import parsed_budget
 from chop.cli.commands.quantize import QuantizeConfig
 from chop.cli.data import Data
 from chop.cli.run_results import SENSITIVITY
@@ -41,7 +45,8 @@ from chop.nn.quantizers.formats import find_format, spelled_settings
 from chop.passes import learn_scales_transform_pass, sensitivity_analysis_pass
 from chop.passes.graph.analysis.sensitivity import is_measured, layers_with_weights
 from chop.passes.graph.transforms.quantize import check_quantization
-from chop.passes.rewrite.lift_layers import lift_products
+from chop.passes.rewrite.lift_layers import lift_experts, lift_products
+from chop.passes.rewrite.split_experts import split_experts
 
 OBSERVED_BATCHES = 4
 """Batches from which `--fit` chooses fractional bits."""
@@ -66,13 +71,17 @@ def quantize_graph(
         batches = data.batches(graph.model, rows, most)
     check_options(config.options)
     lift_products(graph)
+    if config.calibrated_flags or (config.bits is not None and data is not None):
+        split_experts(graph)  # each is measured with its own tokens
+    elif not config.rules:
+        lift_experts(graph)
     record: dict[str, Any] = {}
-    if config.bits is None and config.for_ is not None:
+    if config.bits is None and config.budget is None and config.for_ is not None:
         width = check_target(config.for_, config.format).width_of(config.format)
         config = dataclasses.replace(config, bits=float(width), format=None)
     if config.bits is not None and not config.is_average:
         rules, record["allocation"] = _fixed_width(config, int(config.bits), session, graph, data)
-    elif config.bits is None:
+    elif not config.is_average:
         rules = pass_arguments(config, graph, data)
         check_quantization(graph, rules)
         if not config.rules and _is_default(config):
@@ -80,7 +89,7 @@ def quantize_graph(
             session.console.note(f"no format given: {DEFAULT_FORMAT} for {ops}")
         session.start_work()
     else:
-        rules, record["allocation"] = _allocate(config, config.bits, session, graph, batches)
+        rules, record["allocation"] = _allocate(config, session, graph, batches)
     layers = session.out / CHECKPOINTS / "layers"
     if not config.resume:
         remove_whole(layers)
@@ -123,6 +132,9 @@ def _fixed_width(
         rows = min(config.rows_measured_at_once, config.calibration_rows)
         batches = data.batches(graph.model, rows, -(-config.calibration_rows // rows))
         wide |= _layers_that_lose_most(graph, nodes, batches, configs, low, high)
+    groups = fused_groups(nodes, config.joined_for)
+    joined = {groups[node.name] for node in wide if node.name in groups}
+    wide |= {node for node in nodes if groups[node.name] in joined}
     labels = {node.name: high[node] if node in wide else low[node] for node in nodes}
     counts = Counter(labels.values())
     names = f": {', '.join(sorted(n.name for n in wide))} in {widest} bits" if wide else ""
@@ -185,23 +197,33 @@ def _layers_that_lose_most(
 
 
 def _allocate(
-    config: QuantizeConfig, bits: float, session: Session, graph: MaseGraph, batches: list[Any]
+    config: QuantizeConfig, session: Session, graph: MaseGraph, batches: list[Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return rules whose weights have `bits` on average, and the record of the choice."""
+    """Return rules whose weights are within --bits or --budget, and the record of the choice."""
     form: Any = weight_formats(config.format or BUDGET_FORMATS[0], config.widths or SHIPPED_WIDTHS)
     if config.for_ is not None:
         target = check_target(config.for_, config.format)
         has_kernels = any(is_convolution(layer) for layer in layers_with_weights(graph).values())
         form = target.kernel_configs() if has_kernels else target.weight_configs()
-    WeightBudget.of(graph, form).check(bits)
+    weights = WeightBudget.of(graph, form)
+    limit = parsed_budget(config.budget, weights.total, config.bandwidth)
+    bits = config.bits if limit is None else limit.bits
+    if bits is not None:
+        weights.check(bits)
     session.start_work()
-    rules, chosen = rules_for_bits(graph, batches, bits, form)
+    joined = config.joined_for
+    if bits is not None:
+        rules, chosen = rules_for_bits(graph, batches, bits, form, fusable=joined)
+    else:
+        assert limit is not None and limit.loss is not None, "a budget is bits or a loss"
+        rules, chosen = rules_for_loss(graph, batches, limit.loss, form, fusable=joined)
     sensitivity = json.dumps(chosen.pop("sensitivity"), indent=1)
     write_whole(session.folder / SENSITIVITY, f"{sensitivity}\n")
     floats = f", {chosen['floats']:,} of them floats" if chosen["floats"] else ""
     session.console.say(
         f"{chosen['bits']:.3g} bits per weight on average over all {chosen['weights']:,} weights"
-        f"{floats}; predicted loss {chosen['loss']:.3g} nats:"
+        f"{floats}; predicted loss {chosen['loss']:.3g} nats, {percent(chosen['loss'])} of the "
+        "perplexity:"
     )
     session.console.table(
         [{"layer": node, "format": label} for node, label in chosen["assignment"].items()]

@@ -54,7 +54,7 @@ def quantization_config(schemes: Mapping[str, Scheme], linear: list[str]) -> dic
     formats = {scheme.format for scheme in groups}
     return {
         "quant_method": "compressed-tensors",
-        "format": formats.pop() if len(formats) == 1 else "mixed-precision",
+        "format": _one_format(formats),
         "quantization_status": "compressed",
         "config_groups": {
             f"group_{i}": scheme.record(names) for i, (scheme, names) in enumerate(groups.items())
@@ -63,6 +63,13 @@ def quantization_config(schemes: Mapping[str, Scheme], linear: list[str]) -> dic
         "kv_cache_scheme": None,
         "global_compression_ratio": None,
     }
+
+
+def _one_format(formats: set[str]) -> str:
+    """Return the format of a whole model; without quantised weights it is dense."""
+    if len(formats) > 1:
+        return "mixed-precision"
+    return next(iter(formats), "dense")
 
 
 def coded_weight(

@@ -1,56 +1,29 @@
-"""Writer and reader of compressed-tensors folders, which transformers and vLLM load."""
+"""Writer of compressed-tensors folders, which transformers and vLLM load."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
-from chop.arguments import NEW_FOLDER, PATH, an, takes
+from chop.arguments import NEW_FOLDER, an, takes
 from chop.errors import ExportError
-from chop.export.compressed_schemes import (
-    FLOAT_BITS,
-    Scheme,
-    coded_weight,
-    quantization_config,
-    unpack_words,
-)
+from chop.export.cache_scales import SCHEME, cache_scales
+from chop.export.checkpoint_names import with_stored_names
+from chop.export.compressed_reader import from_compressed_tensors as from_compressed_tensors
+from chop.export.compressed_schemes import Scheme, coded_weight, quantization_config
 from chop.export.compressed_schemes import pack_words as pack_words
+from chop.export.compressed_schemes import unpack_words as unpack_words
+from chop.export.expert_weights import expert_matrices, stacked_parts
 from chop.export.export_report import ExportReport, TensorRecord
 from chop.export.exported_weights import Weight, as_in, check_activations, weights_of
-from chop.export.hf_folders import (
-    CONFIG,
-    PROBLEMS,
-    checked_model,
-    config_of,
-    differ,
-    empty_model,
-    last_line,
-    names_to_write,
-    read_folder,
-    tied_names,
-    write_folder,
-)
-from chop.files import shown
+from chop.export.hf_folders import config_of, differ, empty_model, names_to_write, write_folder
 from chop.ir.graph import MaseGraph
-from chop.nn.quantized.layer import QuantizedModule
-from chop.nn.quantizers.code_values import float_table
-from chop.nn.quantizers.codes import Coded, Powers, Tiles, decode
-from chop.nn.quantizers.minifloat import FLOAT_ELEMENTS
-from chop.passes.graph.transforms import quantize_transform_pass
-from chop.patterns import check_pattern, match
 
 Fallback = Literal["float"] | None
 GRAPH = an(MaseGraph, "a MaseGraph")
-MX_BLOCK, NV_BLOCK = 32, 16
-MX_ELEMENTS = {4: "e2m1", 6: "e2m3", 8: "e4m3"}
-WORD_BITS = (4, 8)
-"""Bits of integers in words."""
-WEIGHT_ALONE = {"data_in_name": "NA", "bias_name": "NA"}
 
 
 @takes(ExportError, mg=GRAPH, path=NEW_FOLDER)
@@ -60,6 +33,7 @@ def to_compressed_tensors(
     *,
     layout: Literal["packed", "naive"] = "packed",
     fallback: Fallback = None,
+    cache_data: Iterable[Any] | None = None,
 ) -> ExportReport:
     """Write a model of transformers as a folder of compressed-tensors, and return a report.
 
@@ -68,6 +42,8 @@ def to_compressed_tensors(
     32 becomes mxfp4, mxfp6 (E2M3) or mxfp8, `nvfp4` the format of that name, and `fp8` and
     `fp8_block` in E4M3 float8. Other formats, and other quantised layers, raise ExportError, or
     with `fallback="float"` are written as their values.
+    `cache_data`: calibration batches; servers then cache keys and values in E4M3, with a scale for
+    the keys and one for the values of each layer (`kv_cache_scheme`).
     """
     if layout not in ("packed", "naive"):
         raise ExportError(f"to_compressed_tensors: layout is {layout!r}. Allowed: packed, naive.")
@@ -81,6 +57,15 @@ def to_compressed_tensors(
     report.dropped = check_activations(mg, "compressed_tensors", fallback)
     tensors, schemes, is_untied = _written(mg, empty, layout, fallback, report)
     linear = [n for n, m in empty.named_modules() if isinstance(m, nn.Linear)]
+    experts = {part.module for parts in stacked_parts(empty).values() for part in parts}
+    kinds = {scheme for name, scheme in schemes.items() if name in experts}
+    if len(kinds) > 1:
+        report.dropped.append("transformers reads one scheme for all experts; these have several")
+    if any(kind.format == "nvfp4-pack-quantized" for kind in kinds):
+        report.dropped.append("transformers reads no experts in nvfp4; servers do")
+    # transformers takes the first group for all experts
+    schemes = dict(sorted(schemes.items(), key=lambda item: item[0] not in experts))
+    linear += sorted(experts)
     settings = {**config.to_dict(), "architectures": [type(mg.model).__name__]}
     if is_untied:
         settings["tie_word_embeddings"] = False
@@ -88,9 +73,13 @@ def to_compressed_tensors(
     settings["dtype"] = "bfloat16" if is_short else "float32"
     if is_short:
         report.dropped.append("compressed-tensors computes layers in mxfp and nvfp4 in bfloat16")
-    if schemes:
+    scales = {} if cache_data is None else cache_scales(mg, cache_data)
+    if schemes or scales:
         settings["quantization_config"] = quantization_config(schemes, linear)
-    write_folder(Path(path), settings, tensors)
+    if scales:
+        settings["quantization_config"]["kv_cache_scheme"] = dict(SCHEME)
+        tensors |= scales
+    write_folder(Path(path), settings, with_stored_names(empty, tensors))
     return report
 
 
@@ -101,21 +90,26 @@ def _written(
     weights = weights_of(mg)
     values = {name: weight.values for name, weight in weights.items()}
     is_untied = differ(empty, values)
-    sources, notes = names_to_write(empty, weights, is_untied=is_untied)
+    stacked = stacked_parts(empty)
+    experts = expert_matrices(stacked, weights)
+    sources, notes = names_to_write(empty, {*weights, *stacked}, is_untied=is_untied)
     report.dropped += notes
+    plain = {
+        name: weights[s] for name, s in sources.items() if s in weights and name not in stacked
+    }
     tensors: dict[str, Tensor] = {}
     schemes: dict[str, Scheme] = {}
-    for name, source in sources.items():
-        weight = weights[source]
+    for name, weight in {**plain, **experts}.items():
         module = name.removesuffix(".weight")
         coded = None
         if weight.format is not None and weight.values.dim() > 1:
-            is_linear = name != module and isinstance(empty.get_submodule(module), nn.Linear)
-            coded = coded_weight(weight, layout) if is_linear else None
+            is_linear = name in experts or _is_linear(empty, name)
+            coded = coded_weight(weight, layout, is_fixed=name in experts) if is_linear else None
             if coded is None and fallback is None:
                 raise ExportError(_refusal(name, weight, is_linear))
         if coded is None:
-            parts = {name: as_in(empty, name, weight).float()}
+            values_there = weight.values if name in experts else as_in(empty, name, weight)
+            parts = {name: values_there.float()}
             written, note = "float32", "" if weight.format is None else "dequantised"
         else:
             schemes[module] = scheme = coded[0]
@@ -126,6 +120,12 @@ def _written(
         record = TensorRecord(name, name, weight.text, written, count, size, True, note)
         report.records.append(record)
     return tensors, schemes, is_untied
+
+
+def _is_linear(model: Any, name: str) -> bool:
+    """Return True if `name` is the weight of a linear layer."""
+    module = name.removesuffix(".weight")
+    return name != module and isinstance(model.get_submodule(module), nn.Linear)
 
 
 def _refusal(name: str, weight: Weight, is_linear: bool) -> str:
@@ -141,270 +141,3 @@ def _refusal(name: str, weight: Weight, is_linear: bool) -> str:
         f"to_compressed_tensors: '{name}' is in {weight.text}: {why}. "
         'Give fallback="float" for its values.'
     )
-
-
-_PARTS = (
-    *("weight_packed", "weight_scale", "weight_global_scale"),
-    *("weight_shape", "weight_zero_point", "weight_g_idx"),
-)
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """Decoded layer: values, the config of a format, and its stored scales."""
-
-    values: Tensor
-    config: dict[str, Any] | None = None
-    scale: Tensor | None = None
-
-
-@takes(ExportError, path=PATH)
-def from_compressed_tensors(path: str | Path) -> MaseGraph:
-    """Return the model of a folder as a graph.
-
-    Symmetric int4 and int8, mxfp, nvfp4, and float8 in tiles become quantised layers with the same
-    values; other float8 becomes floats. Formats of activations are dropped.
-    """
-    folder = Path(path)
-    config, tensors = read_folder(folder)
-    settings = config.get("quantization_config")
-    if not isinstance(settings, dict) or settings.get("quant_method") != "compressed-tensors":
-        raise ExportError(f"{folder / CONFIG}: quantization_config is not of compressed-tensors.")
-    for name, tensor in tensors.items():
-        if tensor.is_complex():
-            raise ExportError(f"{folder}: tensor {shown(name)} is complex. Allowed: real numbers.")
-    elements = sum(t.numel() * (8 if n.endswith("_packed") else 1) for n, t in tensors.items())
-    model = checked_model(config, elements, len(tensors), folder)
-    layers = _read_layers(model, settings, tensors, folder)
-    parts = {f"{name}.{part}" for name in layers for part in (*_PARTS, "weight")}
-    state = {name: t.float() for name, t in tensors.items() if name not in parts}
-    state |= {f"{name}.weight": layer.values for name, layer in layers.items()}
-    _load_state(model, state, folder)
-    try:
-        return _quantised(model, layers)
-    except PROBLEMS as error:
-        raise ExportError(f"{folder}: cannot be captured: {last_line(error)}.") from error
-
-
-def _load_state(model: Any, state: Mapping[str, Tensor], folder: Path) -> None:
-    for name, values in state.items():
-        if not bool(torch.isfinite(values).all()):
-            raise ExportError(
-                f"{folder}: tensor {shown(name)} has values that are NaN or infinite."
-            )
-    try:
-        missing, unexpected = model.load_state_dict(state, strict=False)
-    except RuntimeError as error:
-        raise ExportError(f"{folder}: {last_line(error)}") from error
-    shared = {name for pair in tied_names(model).items() for name in pair}
-    for name in [*(n for n in missing if n not in shared), *unexpected]:
-        raise ExportError(f"{folder}: tensor {shown(name)} is missing or has no place.")
-
-
-def _read_layers(
-    model: Any, settings: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Path
-) -> dict[str, _Layer]:
-    layers = {}
-    for name, module in model.named_modules():
-        if not isinstance(module, nn.Linear) or f"{name}.weight_scale" not in tensors:
-            continue
-        scheme = _scheme(name, settings, folder)
-        own = {p: tensors[f"{name}.{p}"] for p in (*_PARTS, "weight") if f"{name}.{p}" in tensors}
-        try:
-            layers[name] = _read_layer(scheme, own, module, f"{folder}: layer '{name}'")
-        except (LookupError, RuntimeError, TypeError, ValueError) as error:
-            if isinstance(error, ExportError):
-                raise
-            raise ExportError(
-                f"{folder}: layer '{name}': its tensors are not those of its scheme ({error})."
-            ) from error
-    return layers
-
-
-def _scheme(name: str, settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the arguments of the group that a layer belongs to."""
-    groups = settings.get("config_groups")
-    for group in groups.values() if isinstance(groups, dict) else ():
-        if not isinstance(group, dict):
-            continue
-        targets, weights = group.get("targets"), group.get("weights")
-        listed = targets if isinstance(targets, list) else []
-        if any(_matches(t, name, folder) for t in listed) and isinstance(weights, dict):
-            return weights
-    raise ExportError(f"{folder / CONFIG}: no group of config_groups has layer '{name}'.")
-
-
-def _matches(target: Any, name: str, folder: Path) -> bool:
-    if not isinstance(target, str):
-        return False
-    if target.startswith("re:"):
-        pattern = target.removeprefix("re:")
-        check_pattern(pattern, f"{folder / CONFIG}: targets", ExportError)
-        return match(pattern, name)
-    return target in (name, "Linear")
-
-
-def _read_layer(
-    scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear, where: str
-) -> _Layer:
-    bits, kind, is_even = (scheme.get(k) for k in ("num_bits", "type", "symmetric"))
-    is_int = kind == "int" and is_even is not False and "weight_g_idx" not in own
-    allowed = WORD_BITS if is_int else FLOAT_BITS
-    if type(bits) is not int or bits not in allowed or not (is_int or kind == "float"):
-        raise ExportError(
-            f"{where}: num_bits {shown(bits)}, type {shown(kind)}, symmetric {shown(is_even)}. "
-            "Allowed: int of 4 or 8 bits, symmetric, in the order of columns; float of 4, 6 or 8 "
-            "bits."
-        )
-    _check_shapes(scheme, own, module, where)
-    if is_int:
-        return _read_integers(scheme, own, module)
-    if scheme.get("group_size") == MX_BLOCK:
-        return _read_mx(bits, own, module)
-    if bits == 4 and scheme.get("group_size") == NV_BLOCK:
-        return _read_nvfp4(own, module)
-    if bits != 8:
-        raise ExportError(
-            f"{where}: float of {bits} bits. Allowed: in groups of {MX_BLOCK}, or with 4 bits and "
-            f"a global scale of {NV_BLOCK}."
-        )
-    if scheme.get("strategy") == "block":
-        return _read_tiles(scheme, own, module)
-    scale = own["weight_scale"].float().reshape(-1, 1)  # one, or one for each row
-    return _Layer(own["weight"].float() * scale)
-
-
-def _check_shapes(
-    scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear, where: str
-) -> None:
-    """Raise ExportError if tensors of a layer do not fit it, or its scales are not finite."""
-    rows, columns = module.out_features, module.in_features
-    group, bits = scheme.get("group_size"), scheme["num_bits"]
-    shapes: dict[str, tuple[tuple[int, ...], ...]] = {
-        "weight": ((rows, columns),),
-        "weight_shape": ((2,),),
-        "weight_scale": ((), (1,), (rows,), (rows, 1)),
-        "weight_global_scale": ((), (1,)),
-    }
-    if "weight_packed" in own:
-        is_word = own["weight_packed"].dtype == torch.int32
-        shapes["weight_packed"] = ((rows, -(-columns // (32 // bits))),)
-        if not is_word:
-            shapes["weight_packed"] = ((rows, -(-columns * bits // 8)),)
-    if type(group) is int and group > 0 and columns % group == 0 and group < columns:
-        shapes["weight_scale"] = ((rows, columns // group),)
-    if scheme.get("strategy") == "block":
-        high, wide = _tile(scheme, where)
-        shapes["weight_scale"] = ((-(-rows // high), -(-columns // wide)),)
-    for name, allowed in shapes.items():
-        if name in own and tuple(own[name].shape) not in allowed:
-            shape, texts = list(own[name].shape), " or ".join(str(list(s)) for s in allowed)
-            raise ExportError(f"{where}: {name} has shape {shape}. Allowed: {texts}.")
-    codes = own.get("weight")
-    if scheme.get("type") == "int" and codes is not None and codes.dtype != torch.int8:
-        raise ExportError(f"{where}: weight is {codes.dtype}. Allowed: torch.int8.")
-    zero = own.get("weight_zero_point")
-    if zero is not None and bool((zero != 0).any()):
-        raise ExportError(f"{where}: weight_zero_point is not 0 in a symmetric scheme.")
-    for name in ("weight_scale", "weight_global_scale"):
-        scale = own.get(name)
-        if scale is None:
-            continue
-        if scale.dtype == torch.bool or not bool(torch.isfinite(scale.float()).all()):
-            raise ExportError(f"{where}: {name} has values that are NaN, infinite or no numbers.")
-
-
-def _tile(scheme: Mapping[str, Any], where: str) -> tuple[int, int]:
-    """Return rows and columns of a tile of scales."""
-    tile = scheme.get("block_structure")
-    sizes = tile if isinstance(tile, list) else []
-    if len(sizes) != 2 or not all(type(n) is int and n > 0 for n in sizes):
-        raise ExportError(
-            f"{where}: block_structure {shown(tile)}. Allowed: rows and columns, as [128, 128]."
-        )
-    return sizes[0], sizes[1]
-
-
-def _read_integers(
-    scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear
-) -> _Layer:
-    bits, columns = scheme["num_bits"], module.in_features
-    packed = own.get("weight_packed")
-    whole = own["weight"] if packed is None else unpack_words(packed, bits, columns)
-    scale = own["weight_scale"].float()
-    config: dict[str, Any] = {
-        "name": "scale_integer",
-        "weight_width": bits,
-        "weight_scale": "stored",
-        "weight_narrow": False,
-        "data_in_width": "NA",
-        "bias_width": "NA",
-    }
-    if scheme.get("strategy") == "group":
-        size = columns // scale.shape[1]
-        config |= {"weight_granularity": "group", "weight_group_size": size}
-        spread = scale.repeat_interleave(size, 1)
-    elif scale.numel() > 1:
-        config |= {"weight_granularity": "channel", "weight_axis": 0}
-        spread = scale.reshape(-1, 1)
-        scale = scale.reshape(-1)
-    else:
-        spread = scale = scale.reshape(())
-    return _Layer(whole.float() * spread, config, scale)
-
-
-def _read_mx(bits: int, own: Mapping[str, Tensor], module: nn.Linear) -> _Layer:
-    element = MX_ELEMENTS[bits]
-    scales = Powers(own["weight_scale"].contiguous().reshape(-1), 8, -127, (1, MX_BLOCK), -1)
-    config = {"name": "mxfp", "weight_element": element, "weight_block_size": MX_BLOCK}
-    return _Layer(_floats(element, own, module, scales), config | WEIGHT_ALONE)
-
-
-def _read_nvfp4(own: Mapping[str, Tensor], module: nn.Linear) -> _Layer:
-    whole = 1 / own["weight_global_scale"].float().reshape(1)
-    levels = (whole, own["weight_scale"].contiguous().reshape(-1))
-    packed = torch.cat([level.view(torch.uint8) for level in levels])
-    values = _floats("e2m1", own, module, Tiles(packed, (1, NV_BLOCK), -1))
-    config = {"name": "nvfp4", "weight_tensor_scale": whole.item()}
-    return _Layer(values, config | WEIGHT_ALONE)
-
-
-def _read_tiles(scheme: Mapping[str, Any], own: Mapping[str, Tensor], module: nn.Linear) -> _Layer:
-    high, wide = scheme["block_structure"]
-    scales = Tiles(own["weight_scale"].float().reshape(-1), (high, wide), -1)
-    config = {"name": "fp8_block", "weight_block_size": (high, wide)}
-    return _Layer(_floats("e4m3", own, module, scales), config | WEIGHT_ALONE)
-
-
-def _floats(
-    element: str, own: Mapping[str, Tensor], module: nn.Linear, scale: Powers | Tiles
-) -> Tensor:
-    """Return the values of float codes, packed or a byte each."""
-    packed, shape = own.get("weight_packed"), (module.out_features, module.in_features)
-    data = own["weight"].view(torch.uint8) if packed is None else packed
-    grid = FLOAT_ELEMENTS[element]
-    bits = 1 + grid.exponent_width + grid.mantissa_width
-    flat = data.contiguous().reshape(-1)
-    return decode(Coded(flat, bits, shape, torch.float32, float_table(grid).float(), scale))
-
-
-def _quantised(model: Any, layers: Mapping[str, _Layer]) -> MaseGraph:
-    graph = MaseGraph(model)
-    called = {str(n.target) for n in graph.nodes if n.op == "call_module"}
-    chosen = {n: layer for n, layer in layers.items() if n in called and layer.config is not None}
-    for name, layer in chosen.items():
-        if layer.scale is not None:
-            graph.model.get_submodule(name).register_buffer("weight_scale", layer.scale)
-    if chosen:
-        rules = {name: {"config": layer.config} for name, layer in chosen.items()}
-        quantize_transform_pass(graph, {"by": "name", **rules})
-    for name in chosen:
-        _hold(graph.model.get_submodule(name))
-    return graph
-
-
-def _hold(layer: nn.Module) -> None:
-    """Keep a weight as it is until it trains, if its format would measure other scales on it."""
-    assert isinstance(layer, QuantizedModule), "the pass made it"
-    if layer.stored_values()["weight"].is_held:
-        layer.held = ["weight"]

@@ -51,6 +51,15 @@ class Weight:
             return f"{self.format} with offsets"
         return "float" if self.format is None else str(self.format)
 
+    def rows(self, first: int, last: int | None) -> Weight:
+        """Return some rows of a matrix, with their scales; None for tiles that they would cut."""
+        values = self.values[first:last]
+        scale, offset = (
+            _scale_rows(s, self.values, first, last) for s in (self.scale, self.offset)
+        )
+        assert not isinstance(offset, Tiles), "offsets are floats"
+        return Weight(values, self.format, scale, self.is_linear, offset)
+
     def offsets(self) -> Tensor | None:
         """Return the offset of every value, expanded to their shape, or None."""
         if self.offset is None:
@@ -69,6 +78,27 @@ class Weight:
             return None if step is None else torch.full_like(values, step)
         coded = encode(values, form)  # with the smallest shared exponents
         return None if coded is None else powers_of(coded) * step
+
+
+def _scale_rows(
+    scale: Floats | Tiles | None, values: Tensor, first: int, last: int | None
+) -> Floats | Tiles | None:
+    """Return the scales of the rows `first` to `last` of a matrix."""
+    if isinstance(scale, Floats):
+        is_by_row = scale.axis == 0 or (scale.group_size is not None and scale.values.dim() > 1)
+        return dataclasses.replace(scale, values=scale.values[first:last]) if is_by_row else scale
+    if scale is None:
+        return None
+    high, wide = (
+        size if size != -1 else n for size, n in zip(scale.tile, values.shape, strict=True)
+    )
+    end = values.shape[0] if last is None else last
+    if first % high or (end % high and end != values.shape[0]):
+        return None
+    across = -(-values.shape[1] // wide)
+    head = 4 if scale.has_levels else 0  # the tensor's scale, a float32
+    tiles = scale.values[head + first // high * across : head + -(-end // high) * across]
+    return dataclasses.replace(scale, values=torch.cat([scale.values[:head], tiles]))
 
 
 Load = Callable[[], Weight]

@@ -41,7 +41,7 @@ IGNORED = (
     r"(.*\.)?(embed\w*|\w+_embed\w*|word_embeddings|wte|wpe|shared)(\..*)?",
     r".*(norm|ln_\w+|layernorm)\w*(\..*)?",
     r"(.*\.)?(lm_head|embed_out|score|classifier|head)",
-    r".*\.(gate|router)",
+    r".*\.(gate|router|shared_expert_gate)",
 )
 """Modules that stay floats by default: embeddings, norms, heads, and routers of experts."""
 TRANSPOSED = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")

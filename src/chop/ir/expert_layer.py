@@ -107,3 +107,13 @@ class Experts(nn.Module):
         """Return the sizes, for printing."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         return f"experts={self.experts}, {sizes}"
+
+
+def expert_rows(x: Tensor, ends: Tensor, expert: int) -> Tensor:
+    """Return the rows of one expert; rows of `x` are sorted by expert, `ends` has their ends.
+
+    >>> expert_rows(torch.arange(4), torch.tensor([1, 1, 4]), 2)
+    tensor([1, 2, 3])
+    """
+    first = int(ends[expert - 1]) if expert else 0
+    return x[first : int(ends[expert])]

@@ -89,11 +89,15 @@ def modern_beside(own: Sequence[str]) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layer or node that rules may match: its names and op, and whether it can be quantised."""
+    """A layer or node that rules may match: its names and op, and whether it can be quantised.
+
+    `role`: another op whose rules match it, as `experts` for the linear layer of one expert.
+    """
 
     names: tuple[str, ...]
     op: str
     is_quantizable: bool
+    role: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,8 +123,21 @@ def choose(
 MATCHERS: dict[By, Callable[[str, Candidate], bool]] = {
     "name": lambda key, candidate: key in candidate.names,
     "regex_name": lambda key, candidate: any(fullmatch(key, name) for name in candidate.names),
-    "type": lambda key, candidate: key == candidate.op,
+    "type": lambda key, candidate: key in (candidate.op, candidate.role),
 }
+
+
+def names_one_expert(args: QuantizeArgs, path: str, experts: int) -> bool:
+    """Return True if a rule names an expert of the stacked weights at `path`, and not all."""
+    paths = [f"{path}.{expert}" for expert in range(experts)]
+    stacked = Candidate((path,), "experts", True)
+    return any(
+        MATCHERS[kind](key, Candidate((each,), "linear", True)) and not MATCHERS[kind](key, stacked)
+        for kind in args.kinds
+        if kind != "type"
+        for key in args.rules
+        for each in paths
+    )
 
 
 def _find_key(args: QuantizeArgs, candidate: Candidate) -> str | None:

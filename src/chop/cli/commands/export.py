@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from chop.cli.session import Session
-from chop.cli.shared_options import ModelOptions, OutputOptions
+from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions
+from chop.errors import ConfigError
 
 EXAMPLES = (
     "mase export out/quantize --to onnx",
     "mase export ./llama --task causal-lm --to gguf --format Q4_0 --tokenizer ./llama",
     "mase export out/quantize --to compressed-tensors --fallback float",
+    "mase export ./llama --to compressed-tensors --cache fp8_e4m3 --dataset text.txt",
 )
 DEFAULT_TYPE = "Q8_0"
 """GGUF type if none is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportConfig(ModelOptions, OutputOptions):
+class ExportConfig(ModelOptions, DataOptions, OutputOptions):
     """Target."""
 
     keeps_packed: ClassVar[bool] = True
@@ -41,7 +43,24 @@ class ExportConfig(ModelOptions, OutputOptions):
         "Replacement for a format that the target lacks: its values as floats, or (GGUF) rounded "
         "again. Default: an error.",
     ] = None
+    cache: Annotated[
+        Literal["fp8_e4m3"] | None,
+        "Format of the key-value cache on servers, for --to compressed-tensors. Its scales are "
+        "chosen from --dataset.",
+    ] = None
+    calibration_rows: Annotated[int, "Number of training rows for --cache."] = 128
     out: Path = Path("out/export")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.cache is None) != (self.dataset is None):
+            raise ConfigError("cache chooses scales from a dataset: give --cache and --dataset.")
+        if self.cache is not None and self.to != "compressed-tensors":
+            raise ConfigError(
+                f"cache: '{self.to}' stores no format of a cache. Allowed: --to compressed-tensors."
+            )
+        if self.calibration_rows < 1:
+            raise ConfigError(f"calibration_rows must be at least 1, got {self.calibration_rows}.")
 
 
 def run(config: ExportConfig, session: Session) -> dict[str, Any]:
@@ -66,7 +85,7 @@ def run(config: ExportConfig, session: Session) -> dict[str, Any]:
             graph, folder / "model.gguf", config.format, tokenizer=tokenizer, **fallback
         ),
         "compressed-tensors": lambda: export.to_compressed_tensors(
-            graph, folder / "model", **fallback
+            graph, folder / "model", **fallback, cache_data=_cache_data(config, source, graph)
         ),
         "hf": lambda: export.to_huggingface(graph, folder / "model"),
     }
@@ -101,6 +120,17 @@ def run(config: ExportConfig, session: Session) -> dict[str, Any]:
         "dropped": report.dropped,
         "companions": saved,
     }
+
+
+def _cache_data(config: ExportConfig, source: Any, graph: Any) -> list[Any] | None:
+    """Return the calibration batches of --cache."""
+    if config.cache is None:
+        return None
+    from chop.cli.data import require_data
+
+    data = require_data(config, source.place, "export --cache")
+    rows = min(config.rows_measured_at_once, config.calibration_rows)
+    return data.batches(graph.model, rows, -(-config.calibration_rows // rows))
 
 
 def _note_format(config: ExportConfig, written: list[str], session: Session) -> None:

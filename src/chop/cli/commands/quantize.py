@@ -15,6 +15,7 @@ from chop.errors import ConfigError
 
 EXAMPLES = (
     "mase quantize ./llama --bits 4 --for gguf",
+    "mase quantize ./llama --budget 1% --for vllm --dataset text.txt",
     "mase quantize out/train --format integer --width 8 --frac-width 4",
     "mase quantize out/train --dataset digits --fit --width 6 --qat-epochs 1 --evaluate",
     "mase quantize bert-tiny --set rules.linear.config.name=mxint",
@@ -53,6 +54,22 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
         "Bits per weight. A whole number, 4 or 8: one format that kernels and exports take; with 4 "
         "the layers that need it have 8 bits. Another number, or --widths: the average over the "
         "whole model, embeddings included, with the width of each layer chosen for it.",
+    ] = None
+    budget: Annotated[
+        str | None,
+        "In place of --bits: the size of all weights, as 120MB; the predicted decode time of a "
+        "token, as 20ms with --bandwidth; or the predicted increase of the perplexity, as 1%, for "
+        "which the fewest bits are chosen.",
+    ] = None
+    bandwidth: Annotated[
+        str | None,
+        "Bandwidth of the memory, as 50GB/s, for a --budget in ms: all weights are read once per "
+        "token.",
+    ] = None
+    fusable: Annotated[
+        Literal["vllm"] | None,
+        "Server that joins layers: q, k and v, gate and up, and all experts of a layer then share "
+        "a format. Default: vllm with --for vllm.",
     ] = None
     for_: Annotated[
         Literal["cpu", "gpu", "gguf", "vllm", "onnx", "rtl"] | None,
@@ -138,12 +155,14 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
                 self.bits is not None and (self.width is not None or self.rules or self.fit),
                 "bits chooses the widths: it excludes width, fit and rules.",
             ),
+            *self._budget_conflicts,
             (
                 self.bits is not None and self.type is not None,
                 "bits is the average over all weights: it excludes type.",
             ),
             (
-                self.widths is not None and (self.bits is None or self.for_ is not None),
+                self.widths is not None
+                and ((self.bits is None and self.budget is None) or self.for_ is not None),
                 "widths are those to choose from for --bits, and --for has its own: give --bits "
                 "alone.",
             ),
@@ -163,6 +182,29 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
         ):
             if is_wrong:
                 raise ConfigError(message)
+
+    @property
+    def _budget_conflicts(self) -> list[tuple[bool, str]]:
+        """Conflicts of the options that choose widths, each with its message."""
+        return [
+            (
+                self.budget is not None
+                and (self.bits is not None or self.width is not None or bool(self.rules)),
+                "budget chooses the widths: it excludes bits, width and rules.",
+            ),
+            (
+                self.budget is not None and (self.fit or self.type is not None),
+                "budget chooses the widths of all weights: it excludes fit and type.",
+            ),
+            (
+                self.bandwidth is not None and self.budget is None,
+                "bandwidth belongs to a decode time: give --budget, as 20ms.",
+            ),
+            (
+                self.fusable is not None and self.bits is None and self.budget is None,
+                "fusable joins layers whose widths are chosen: give --bits or --budget.",
+            ),
+        ]
 
     @property
     def _folder_conflicts(self) -> list[tuple[bool, str]]:
@@ -199,6 +241,7 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     def _whole_model(self) -> list[str]:
         """Options in use that need the whole model in memory."""
         formats = self._changed("width", "frac_width", "type", "fit", "widths", "observer")
+        formats += self._changed("budget", "bandwidth", "fusable")
         training = self._changed("evaluate", "qat_epochs", "learn_scales", "keep_floats")
         return [*formats, *training, *["rules"] * bool(self.rules)]
 
@@ -220,17 +263,24 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     def is_average(self) -> bool:
         """True if --bits is an average, for which widths are chosen by data."""
         is_width = self.bits in (4, 8) and self.widths is None
-        return self.bits is not None and not (is_width and self.format is None)
+        is_chosen = self.bits is not None and not (is_width and self.format is None)
+        return is_chosen or self.budget is not None
+
+    @property
+    def joined_for(self) -> str | None:
+        """Server for which layers that it joins share a format."""
+        return self.fusable or ("vllm" if self.for_ == "vllm" else None)
 
     @property
     def can_name_ops(self) -> bool:
         """True if --type may be added to the other options."""
-        return not self.rules and self.bits is None
+        return not self.rules and self.bits is None and self.budget is None
 
     @property
     def calibrated_flags(self) -> Sequence[str]:
         """Flags that need calibration data."""
-        flags = ["--bits"] * self.is_average + ["--observer"] * (self.observer is not None)
+        chooses = "--bits" if self.budget is None else "--budget"
+        flags = [chooses] * self.is_average + ["--observer"] * (self.observer is not None)
         return [*flags, *(f"--method {name}" for name in self.method if name != NEAREST)]
 
 

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chop.ir.expert_layer import Experts
+from chop.ir.expert_layer import Experts, expert_rows
 from chop.ir.ops.by_name import WEIGHT_BIAS, layer
 from chop.ir.ops.compute import Parameters, computes
-from chop.ir.ops.row import MODULE, Op, Shapes
+from chop.ir.ops.row import IMPLICIT_FUNC, MODULE, Op, Shapes
 
 
 def _row_size(s: Shapes) -> int:
@@ -109,6 +109,7 @@ ROWS = (
             "input* weight* ends", None, lambda m, p, x, ends: m.multiply(x, p[0], ends)
         ),
     ),
+    Op("expert_rows", IMPLICIT_FUNC, functions=(expert_rows,), is_view=True),
     layer(
         "embedding_bag", "EmbeddingBag", "embedding_bag", parameters=("weight",), reads_rows=True
     ),

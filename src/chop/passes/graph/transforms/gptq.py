@@ -17,6 +17,7 @@ from chop.log import get_logger, log_step
 from chop.nn.quantized.layer import QuantizedModule
 from chop.passes.base import PassResult, graph_pass
 from chop.passes.ptq.observe.curvature import row_importances
+from chop.passes.ptq.observe.expert_tokens import routed_rows, warn_rare_experts
 from chop.passes.ptq.observe.held_back import note_fallbacks
 from chop.passes.ptq.observe.input_sums import InputStatistics, InputSums
 from chop.passes.ptq.observe.layerwise_run import PairedRun, calibration_batches
@@ -57,8 +58,10 @@ class GptqArgs:
     use. `damping`: share of the mean that is added to the diagonal of the Hessian. `order`: order
     of the columns. `target`: the outputs to approximate, those of the float model or those on the
     results of the rounded layers before. `rows`: weigh all rows equally, or by the effect of their
-    error on the loss. `rounds`: refinements of scales and weights; 0 is GPTQ as published. `keep`:
-    a folder for checkpoints of finished layers, from which an interrupted run resumes.
+    error on the loss. `rounds`: refinements of scales and weights; 0 is GPTQ as published.
+    `experts`: tokens that calibrate an expert of a mixture: those that the router sends to it, or
+    all tokens, of which the others have a small weight. `keep`: a folder for checkpoints of
+    finished layers, from which an interrupted run resumes.
     """
 
     data: Any = None
@@ -68,6 +71,7 @@ class GptqArgs:
     target: Literal["float", "rounded"] = "float"
     rows: Literal["by_loss", "equal"] = "by_loss"
     rounds: int = 4
+    experts: Literal["all", "routed"] = "all"
     keep: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -95,7 +99,9 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
     and any other layer is rounded again by all rows. So does a layer whose rounded weights would
     make later values NaN, as the logarithm of a number below zero is.
     `info["layers"]` has the signal-to-noise ratio of each layer's output in dB, after plain
-    rounding and after this pass, and the `kept` rounding.
+    rounding and after this pass, and the `kept` rounding. For the layers of experts
+    (`chop.passes.rewrite.split_experts`) it has the `tokens` that the router sends to them; few
+    tokens are logged.
     """
     layers = layers_with_own_weights(graph, "gptq")
     batches = calibration_batches(args.data, args.num_samples, "gptq.data")
@@ -105,7 +111,11 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
         by_loss = args.rows == "by_loss"
         rows = row_importances(graph, dict(layers), batches, "gptq.data") if by_loss else None
         statistics = InputStatistics(
-            run, before=args.target == "float", importances=rows, holds_back=True
+            run,
+            before=args.target == "float",
+            importances=rows,
+            holds_back=True,
+            all_rows=args.experts == "all",
         )
         for number, (node, layer) in enumerate(layers, 1):
             log_step(logger, "gptq: layer", number, len(layers), str(node.target))
@@ -118,10 +128,12 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
             elif sums:
                 has_nan = partial(run.now.has_nan, _next_stop(layers, number))
                 record = _round_layer(node, layer, sums, args, has_nan)
+                record |= routed_rows(statistics, node)
                 records.append(checkpoints.put(named, file, record))
     for node, _ in layers:
         annotate_formats(node)
     note_fallbacks(logger, records, "gptq")
+    warn_rare_experts(logger, records, "gptq")
     return graph, {"layers": records}
 
 

@@ -28,6 +28,7 @@ from chop.passes.quantization_rules import (
     FormatChoice,
     QuantizeArgs,
     choose,
+    names_one_expert,
     require_rules,
 )
 from chop.passes.rewrite.lift_layers import lift_experts, lift_products
@@ -37,6 +38,7 @@ from chop.passes.rewrite.node_formats import (
     relink_formats,
     without_masks,
 )
+from chop.passes.rewrite.split_experts import is_expert, split_experts
 from chop.passes.rewrite.surgery import set_module
 
 logger = get_logger(__name__)
@@ -71,15 +73,15 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
     in-place operation becomes one that is not, or stays unchanged if other nodes read its operand.
     A constant that masks a sum (elements of -2**100 or less) keeps its values, and so does the sum.
     A layer with an adapter is quantised inside it. The products that GPT-2 and its relatives write
-    (`Conv1D`) first become linear layers, those of a mixture's experts one layer (`experts`). A
+    (`Conv1D`) first become linear layers, those of a mixture's experts one layer (`experts`), or a
+    linear layer for each expert if a rule names one: `model.layers.0.mlp.experts.down_proj.3`. A
     config whose `name` is None leaves its matches unchanged. Quantised layers change their format.
     Existing metadata is updated: type and precision of operands, parameters and results. Scales
     from calibrate_analysis_pass are stored in layers whose config asks for stored ones. A wrong
     argument changes no value. The pass also quantises the layers of a plain module.
     """
     require_rules(args)
-    lift_products(graph)
-    lift_experts(graph)
+    lift_for_rules(graph, args)
     changes = _plan(graph, chosen_formats(graph, args))
     for node, change in changes.items():
         _apply(graph, node, change)
@@ -93,10 +95,21 @@ def quantize_transform_pass(graph: MaseGraph, args: QuantizeArgs) -> PassResult:
     return graph, {"quantized": {node.name: item.__name__ for node, item in named.items()}}
 
 
+def lift_for_rules(graph: MaseGraph, args: QuantizeArgs) -> None:
+    """Turn products with parameters into the layers that the rules name."""
+    lift_products(graph)
+    split_experts(graph, lambda path, experts: names_one_expert(args, path, experts))
+    lift_experts(graph)
+
+
 def check_quantization(graph: MaseGraph, pass_args: Mapping[str, Any]) -> None:
-    """Raise if `quantize_transform_pass` would reject these arguments for this graph."""
+    """Raise if `quantize_transform_pass` would reject these arguments for this graph.
+
+    Products become layers, as in the pass.
+    """
     args = parse_args(QuantizeArgs, pass_args, WHERE)
     require_rules(args)
+    lift_for_rules(graph, args)
     _plan(graph, chosen_formats(graph, args))
 
 
@@ -130,7 +143,7 @@ def _candidate(node: fx.Node, op: Op | None) -> Candidate:
             "node '%s' writes to a tensor in place that others read, so it is not quantised.",
             node.name,
         )
-    return Candidate(names, name, can)
+    return Candidate(names, name, can, "experts" if is_expert(node) else "")
 
 
 def _is_write_read(node: fx.Node) -> bool:

@@ -143,7 +143,7 @@ def gradient_rows(layer: nn.Module, gradient: Tensor) -> Tensor:
     gradient = _wide(gradient)
     if isinstance(layer, nn.Conv1d | nn.Conv2d):
         return gradient.flatten(2).movedim(1, -1)
-    return gradient.reshape(gradient.shape[0], -1, gradient.shape[-1])
+    return gradient.reshape(gradient.shape[0], gradient.shape[1:-1].numel(), gradient.shape[-1])
 
 
 def predicted_moves(

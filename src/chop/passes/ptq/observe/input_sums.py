@@ -18,7 +18,11 @@ from chop.passes.ptq.observe.curvature import Importances
 from chop.passes.ptq.observe.held_back import RowSplit, fitted_rows
 from chop.passes.ptq.observe.layer_inputs import input_rows, weight_rows
 from chop.passes.ptq.observe.layerwise_run import PairedRun, calls_of
+from chop.passes.rewrite.split_experts import ExpertCall
 
+OTHERS_SHARE = 0.1
+"""Weight of the rows of other experts, relative to the rows that an expert has and would have if
+all had the same number: few rows represent future inputs badly."""
 WINDOW = ("kernel_size", "stride", "padding", "dilation", "groups", "in_features")
 """Settings of a layer that decide how its input becomes rows."""
 
@@ -128,7 +132,11 @@ class InputStatistics(SharedSums[InputSums]):
 
     Without `before`, the float inputs are assumed equal to the current ones, and the reference is
     not run: half the work. `importances`: the weight of each row. `holds_back`: some rows are left
-    out of the sums, to test the result.
+    out of the sums, to test the result. `all_rows`: an expert of a mixture also sees the rows that
+    the router sends to others, with a small weight. `routed`: rows that the router sends to the
+    layer of each expert, by its node.
+
+    The router may decide differently in the float model, so that experts have no rows before.
     """
 
     def __init__(
@@ -138,8 +146,11 @@ class InputStatistics(SharedSums[InputSums]):
         before: bool,
         importances: Importances | None = None,
         holds_back: bool = False,
+        all_rows: bool = True,
     ) -> None:
         self.run, self.before, self.importances = run, before, importances or {}
+        self.all_rows = all_rows
+        self.routed: dict[fx.Node, int] = {}
         self.sums = sums_of if holds_back else _sums
 
     def key(self, node: fx.Node, layer: nn.Module) -> tuple[Any, ...]:
@@ -150,7 +161,8 @@ class InputStatistics(SharedSums[InputSums]):
         calls = calls_of(node)
         operands: Iterable[tuple[list[Tensor], list[Tensor] | None]]
         operands = ((now, None) for now in self.run.now.operands_of_calls(calls))
-        if self.before:
+        is_expert = node in self.run.now.experts
+        if self.before and not is_expert:
             operands = self.run.operands_of_calls(calls)
         for number, (now, before) in enumerate(operands):
             rows = torch.cat([weight_rows(layer, x, str(node.target)) for x in now])
@@ -165,7 +177,29 @@ class InputStatistics(SharedSums[InputSums]):
             if weights is not None and len(weights) == len(rows):
                 roots = weights.sqrt()[:, None]  # so that products are weighted
                 rows, old = rows * roots, None if old is None else old * roots
-            yield self.sums(rows, old)
+            sums = self.sums(rows, old)
+            yield self._with_all_rows(node, layer, number, sums) if is_expert else sums
+
+    def _with_all_rows(
+        self, node: fx.Node, layer: nn.Module, batch: int, sums: InputSums
+    ) -> InputSums:
+        """Add the rows of all experts, so that the sums of a rare expert have full rank."""
+        own = sums.rows + (0 if sums.held_back is None else sums.held_back.rows)
+        self.routed[node] = self.routed.get(node, 0) + own
+        if not self.all_rows:
+            return sums
+        x = self.run.now.rows_of_all(node, batch)
+        rows = weight_rows(layer, x, str(node.target))
+        experts = sum(call.x is self.run.now.experts[node].x for call in self._places)
+        share = OTHERS_SHARE * (own + len(rows) / experts) / max(len(rows), 1)
+        every = _sums(rows * share**0.5, None)
+        total = sums.total + every.total
+        hessian = sums.hessian + every.hessian
+        return replace(sums, hessian=hessian, total=total, total_before=total)
+
+    @property
+    def _places(self) -> Iterable[ExpertCall]:
+        return self.run.now.experts.values()
 
 
 def sums_of(rows: Tensor, before: Tensor | None) -> InputSums:

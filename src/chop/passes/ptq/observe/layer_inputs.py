@@ -43,7 +43,9 @@ def input_rows(layer: nn.Module, x: Tensor) -> Tensor:
 def sample_rows(layer: nn.Module, x: Tensor) -> Tensor:
     """Return these vectors as (samples, rows, columns); the first dimension of `x` are samples."""
     if not isinstance(layer, nn.Conv1d | nn.Conv2d):
-        return x.reshape(x.shape[0] if x.dim() > 1 else 1, -1, x.shape[-1])
+        samples = x.shape[0] if x.dim() > 1 else 1
+        # computed: an expert may have no rows, and -1 would then be ambiguous
+        return x.reshape(samples, x.shape[1:-1].numel(), x.shape[-1])
     sizes: Any = {k: getattr(layer, k) for k in ("kernel_size", "dilation", "stride")}
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     x = F.pad(x, layer._reversed_padding_repeated_twice, mode)

@@ -14,7 +14,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -28,6 +28,7 @@ from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import Bypass
 from chop.passes.ptq.observe.carried_batch import CarriedBatch, reference_of, values_of
 from chop.passes.rewrite.propagate import bind_inputs, undisturbed
+from chop.passes.rewrite.split_experts import ExpertCall, expert_calls
 
 WATCHED = 4
 """Batches on which values are searched for NaN."""
@@ -46,8 +47,10 @@ class LayerwiseRun:
         self.nodes: list[fx.Node] = list(graph.fx_graph.nodes)
         self._place = {node: i for i, node in enumerate(self.nodes)}
         self._last_use: dict[fx.Node, list[fx.Node]] = {}
+        self.experts = expert_calls(graph)
+        later = _later_readers(self.experts)
         for node in self.nodes:  # the values that no later node reads
-            last = max((*node.users, node), key=self._place.__getitem__)
+            last = max((*node.users, node, *later.get(node, ())), key=self._place.__getitem__)
             self._last_use.setdefault(last, []).append(node)
         self._position = 0
         self._where = where
@@ -93,6 +96,21 @@ class LayerwiseRun:
         for batch, stored in enumerate(self._values):
             is_one = len(calls) == 1  # needs no run, and no copy of the values
             yield [stored.read()[sources[0]]] if is_one else self.replay(batch, calls[-1], sources)
+
+    def rows_of_all(self, node: fx.Node, batch: int) -> Tensor:
+        """Return all rows of a batch as the input of one expert's layer, at the current `node`.
+
+        Rows that the router sends to other experts pass through this expert's layers before.
+        """
+        call, values = self.experts[node], self._values[batch].read()
+        if call.source is None:
+            return cast(Tensor, values[call.x])
+        values = dict(values)
+        rows, ends = values[call.source], values[call.ends].clone()
+        ends[: call.expert], ends[call.expert :] = 0, len(rows)
+        values[call.ends] = ends
+        self._run(call.between, values, call.between)
+        return cast(Tensor, values[call.x])
 
     def arguments(self, node: fx.Node) -> Iterator[tuple[Any, Any]]:
         """Run up to `node`, then yield its args and kwargs for each batch."""
@@ -167,6 +185,15 @@ class LayerwiseRun:
             for t in tensors_in(value)
         }
         return sum(storages.values())
+
+
+def _later_readers(experts: Mapping[fx.Node, ExpertCall]) -> dict[fx.Node, list[fx.Node]]:
+    """Return the nodes for which `rows_of_all` reads values again, by the node of the value."""
+    later: dict[fx.Node, list[fx.Node]] = {}
+    for node, call in experts.items():
+        for value in (call.x, call.ends, *call.inputs):
+            later.setdefault(value, []).append(node)
+    return later
 
 
 def _source(node: fx.Node) -> fx.Node:

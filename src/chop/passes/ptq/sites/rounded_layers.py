@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.errors import ConfigError
+from chop.ir.expert_layer import Experts
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import MaseMetadata
 from chop.ir.ops import node_module
@@ -54,6 +55,7 @@ def _own_layers(graph: MaseGraph, who: str) -> Iterator[tuple[fx.Node, Quantized
     for node in graph.fx_graph.nodes:
         layer = quantized_layer(node)
         if layer is None or id(layer) in visited:
+            _note_stacked(node, who)
             continue
         visited.add(id(layer))
         own = layer._parameters.get(WEIGHT)
@@ -61,6 +63,18 @@ def _own_layers(graph: MaseGraph, who: str) -> Iterator[tuple[fx.Node, Quantized
             logger.warning("%s: '%s' shares its weight and keeps plain rounding.", who, node.target)
         else:
             yield node, layer
+
+
+def _note_stacked(node: fx.Node, who: str) -> None:
+    """Warn of quantised experts in one layer: each needs sums over its own tokens."""
+    layer = node_module(node) if node.op == "call_module" else None
+    if isinstance(layer, Experts) and isinstance(layer, QuantizedModule):
+        logger.warning(
+            "%s: '%s' has all experts in one layer and keeps plain rounding. Give --method, or "
+            "quantize_with_data, which make a layer for each expert.",
+            who,
+            node.target,
+        )
 
 
 def quantized_layer(node: fx.Node) -> QuantizedModule | None:

@@ -131,6 +131,8 @@ def compensating_weight(weight: Tensor, sums: InputSums, damping: float) -> Tens
     length: the step of one half, scaled to be best on the other.
     """
     wide = weight.double()
+    if sums.drift.dim() != 2:  # the inputs of the float model are not known
+        return wide
     return wide + _supported_share(wide, sums, damping) * _step(wide, sums, damping)
 
 
