@@ -43,15 +43,15 @@ def reads_prompts(step: BuiltStep) -> bool:
     """Return True if native steps read short prompts faster than PyTorch.
 
     They do with mostly packed weights, if the rows of a step share what is decoded of a weight: on
-    AVX-512, and not in products of activations rounded to 8 bits. PyTorch decodes whole weights.
+    AVX-512, and for activations rounded to 8 bits on AVX-512 VNNI. PyTorch decodes whole weights.
     """
-    built = library()
-    if built is None or not built.mase_step_shares_rows():
+    built, sizes = library(), dict.fromkeys(KINDS, 0)
+    if built is None:
         return False
-    sizes = dict.fromkeys(KINDS, 0)
     for instruction in step.program.instructions:
         kind = KINDS[instruction.kind]
-        if kind == "packed_product" and instruction.function:
+        rounds = kind == "packed_product" and instruction.function
+        if kind == "packed_product" and not built.mase_step_shares_rows(rounds):
             return False
         sizes[kind] += instruction.size[0] * instruction.size[1]
     return sizes["packed_product"] > sizes["float_product"] + sizes["transposed_product"]

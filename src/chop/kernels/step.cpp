@@ -79,12 +79,12 @@ double seconds() {
 
 }  // namespace
 
-// 1 if the rows of a product share what is decoded of the weight.
-extern "C" __attribute__((visibility("default"))) int mase_step_shares_rows() {
+// 1 if the rows of a product share what is decoded of the weight; `rounds`: of rounded rows.
+extern "C" __attribute__((visibility("default"))) int mase_step_shares_rows(int rounds) {
 #if defined(__AVX512F__)
-  return 1;
+  return rounds ? HAS_TILES : 1;
 #else
-  return 0;
+  return rounds ? HAS_TILES : 0;
 #endif
 }
 

@@ -94,6 +94,7 @@ def library() -> ctypes.CDLL | None:
         return None
     past, pointer = ctypes.POINTER(PastRecord), ctypes.c_void_p
     built.mase_step.argtypes = [pointer, ctypes.c_int64, past, ctypes.c_int, pointer]
+    built.mase_step_shares_rows.argtypes = [ctypes.c_int]
     built.mase_step.restype = built.mase_step_shares_rows.restype = ctypes.c_int
     return built
 

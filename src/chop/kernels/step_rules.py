@@ -257,7 +257,6 @@ def _packed_linear(b: StepBuilder, layer: QLinearPacked, x: Tensor) -> Tensor:
     rounds = form == ROUNDED
     _want(set(layer.quantizers) <= {"data_in"}, "a packed layer with quantised outputs")
     _want(form is None or rounds, f"activations in {form}")
-    _want(not (rounds and layer.weight.offsets is not None), "rounded activations and offsets")
     fields = _packed_fields(b.program, layer.weight, layer.bias)
     return _product(b, "packed_product", x, layer.weight.shape, function=int(rounds), **fields)
 
