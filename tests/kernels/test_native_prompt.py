@@ -79,8 +79,9 @@ def test_a_prompt_has_the_bits_of_its_tokens_one_after_the_other(
         assert torch.equal(*after)
 
 
-def test_the_last_logits_alone_are_those_of_all() -> None:
-    of = packed("Llama", "mxint4")
+@pytest.mark.parametrize("weights", ["mxint4", "rounded offsets"])
+def test_the_last_logits_alone_are_those_of_all(weights: str) -> None:
+    of = packed("Llama", weights)
     native, caches = NativeStep(of.model), [DynamicCache(config=of.model.config) for _ in range(2)]
     whole = call(native, drawn(39), caches[0], logits_to_keep=0).logits
     last = call(native, drawn(39), caches[1], logits_to_keep=1).logits

@@ -82,7 +82,8 @@ class PastRecord(ctypes.Structure):
         ("layers", ctypes.POINTER(LayerRecord)),
         ("update", Update),
         ("starts", ctypes.POINTER(ctypes.c_int64)),
-        *((name, ctypes.c_int64) for name in ("length", "is_sequence")),
+        *((name, ctypes.c_int64) for name in ("length", "is_sequence", "rows", "used")),
+        *((name, ctypes.c_int64) for name in ("results_from", "first_result")),
     )
 
 

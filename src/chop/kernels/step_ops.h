@@ -44,6 +44,8 @@ struct Past {
   Update update;
   const i64* starts;
   i64 length, is_sequence;
+  i64 rows, used;                  // rows of the program, and how many of them have a token
+  i64 results_from, first_result;  // from this instruction on, only rows from `first_result` count
 
   i64 end(const Layer& l, i64 row) const { return l.tokens + (is_sequence ? row : 0); }
   float* keys(const Layer& l, i64 row) const { return l.key + (is_sequence ? 0 : row * l.key_row); }
@@ -56,6 +58,12 @@ struct Past {
     const i64 first = starts ? starts[row] - (length - l.tokens) : 0;
     return first > 0 ? first : 0;
   }
+};
+
+// Rows `first` to `last` - 1 of the operands of an instruction.
+struct Span {
+  i64 first, last;
+  i64 count() const { return last - first; }
 };
 
 struct Share {
@@ -194,13 +202,18 @@ inline void softmax_in_place(float* x, i64 n) {
 
 // --- tables and products ------------------------------------------------------------------------
 
-// Products and tables have size[2] rows of x.
-inline i64 batch_of(const Instruction& c) { return c.size[2]; }
+// Products, tables and attention have size[2] rows: number[1] for each row of the program, or 0
+// where all have to be computed.
+inline Span rows_of(const Instruction& c, const Past& past, bool is_result) {
+  const i64 each = static_cast<i64>(c.number[1]);
+  if (!each) return {0, c.size[2]};
+  return {is_result ? past.first_result * each : 0, past.used * each};
+}
 
 // Rows a[b] of a float table of size (rows, columns); false where there is no such row.
-inline bool embed(const Instruction& c) {
+inline bool embed(const Instruction& c, Span some) {
   const i64 columns = c.size[1];
-  for (i64 b = 0; b < batch_of(c); ++b) {
+  for (i64 b = some.first; b < some.last; ++b) {
     const i64 row = static_cast<i64>(c.a.at[b]);
     if (row < 0 || row >= c.size[0]) return false;
     std::memcpy(c.out.at + b * columns, static_cast<const float*>(c.more[0]) + row * columns,
@@ -222,11 +235,11 @@ inline i64 scale_bytes(const Instruction& c) {
 }
 
 // Rows a[b] of a packed table; more: codes, scales, offsets. False where there is no such row.
-inline bool embed_packed(const Instruction& c) {
+inline bool embed_packed(const Instruction& c, Span some) {
   Shape shape = shape_of(c);
   const i64 rows = shape.rows, bytes = shape.bytes(static_cast<int>(c.whole[5]));
   shape.rows = 1;
-  for (i64 b = 0; b < batch_of(c); ++b) {
+  for (i64 b = some.first; b < some.last; ++b) {
     const i64 row = static_cast<i64>(c.a.at[b]);
     float* out = c.out.at + b * shape.columns;
     if (row < 0 || row >= rows) return false;
@@ -248,61 +261,63 @@ inline void add_bias(float* y, i64 batch, i64 step, const void* bias, i64 first,
 }
 
 // more: codes, scales, offsets, bias; `function` is 1 where x is rounded to MXINT8.
-inline bool packed_product(const Instruction& c, const Share& share) {
+inline bool packed_product(const Instruction& c, Span some, const Share& share) {
   Shape shape = shape_of(c);
-  const i64 step = shape.rows, batch = batch_of(c);
+  const i64 step = shape.rows, batch = some.count();
+  const float* x = c.a.at + some.first * shape.columns;
+  float* y = c.out.at + some.first * step;
   const i64 first = share.first(step), last = share.last(step);
   shape.rows = last - first;
   if (!shape.rows) return true;
   const i64 bytes = shape.bytes(static_cast<int>(c.whole[5]));
   const float* offsets = c.more[2] ? row_of<float>(c.more[2], first, shape.groups()) : nullptr;
-  const Linear part{c.a.at, row_of<u8>(c.more[0], first, bytes),
-                    row_of<u8>(c.more[1], first, scale_bytes(c)), c.out.at + first, batch, shape,
+  const Linear part{x, row_of<u8>(c.more[0], first, bytes),
+                    row_of<u8>(c.more[1], first, scale_bytes(c)), y + first, batch, shape,
                     c.function != 0, 1, step, offsets};
   if (!LINEAR_ALONE[c.whole[0]](part)) return false;
-  add_bias(c.out.at, batch, step, c.more[3], first, last);
+  add_bias(y, batch, step, c.more[3], first, last);
   return true;
 }
 
 // A float weight (rows, columns); more: weight, bias.
-inline void float_product(const Instruction& c, const Share& share) {
-  const i64 rows = c.size[0], columns = c.size[1], batch = batch_of(c);
+inline void float_product(const Instruction& c, Span some, const Share& share) {
+  const i64 rows = c.size[0], columns = c.size[1];
   const i64 first = share.first(rows), last = share.last(rows);
   for (i64 r = first; r < last; ++r) {
     const float* w = row_of<float>(c.more[0], r, columns);
-    i64 b = 0;
-    for (; b + 4 <= batch; b += 4)
+    i64 b = some.first;
+    for (; b + 4 <= some.last; b += 4)
       float_products<4, SUMS>(w, c.a.at + b * columns, columns, c.out.at + b * rows + r, rows);
-    for (; b < batch; ++b)
+    for (; b < some.last; ++b)
       float_products<1, SUMS>(w, c.a.at + b * columns, columns, c.out.at + b * rows + r, rows);
   }
-  add_bias(c.out.at, batch, rows, c.more[1], first, last);
+  add_bias(c.out.at + some.first * rows, some.count(), rows, c.more[1], first, last);
 }
 
 // A float weight (columns, rows), as in `addmm`.
-inline void transposed_product(const Instruction& c, const Share& share) {
-  const i64 rows = c.size[0], columns = c.size[1], batch = batch_of(c);
+inline void transposed_product(const Instruction& c, Span some, const Share& share) {
+  const i64 rows = c.size[0], columns = c.size[1];
   const i64 first = share.first(rows), last = share.last(rows);
-  for (i64 b = 0; b < batch; ++b)
+  for (i64 b = some.first; b < some.last; ++b)
     for (i64 r = first; r < last; ++r) c.out.at[b * rows + r] = 0.0f;
   for (i64 k = 0; k < columns; ++k) {
     const float* __restrict w = row_of<float>(c.more[0], k, rows);
-    for (i64 b = 0; b < batch; ++b) {
+    for (i64 b = some.first; b < some.last; ++b) {
       float* __restrict y = c.out.at + b * rows;
       const float x = c.a.at[b * columns + k];
       for (i64 r = first; r < last; ++r) y[r] += x * w[r];
     }
   }
-  add_bias(c.out.at, batch, rows, c.more[1], first, last);
+  add_bias(c.out.at + some.first * rows, some.count(), rows, c.more[1], first, last);
 }
 
 // --- attention ----------------------------------------------------------------------------------
 
 // Writes the key and the value of the new token of each row; whole: layer, heads, size, value size.
-inline bool append(const Instruction& c, const Past& past) {
+inline bool append(const Instruction& c, const Past& past, Span some) {
   const Layer& l = past.layers[c.whole[0]];
   if (l.is_updated_by_caller) return past.update(c.whole[0]) != 0;
-  for (i64 b = 0; b < batch_of(c); ++b)
+  for (i64 b = some.first; b < some.last; ++b)
     for (i64 h = 0; h < c.whole[1]; ++h) {
       const i64 token = past.end(l, b) - 1;
       float* key = past.keys(l, b) + h * l.key_head + token * c.whole[2];
@@ -351,14 +366,15 @@ inline void sum_values(const float* weights, const float* values, i64 size, i64 
 
 // size[0] heads of each row. whole: layer, query heads per key head, size, value size, window (0:
 // none), steps on scores.
-inline void attend(const Instruction& c, const Past& past, const Share& share) {
+inline void attend(const Instruction& c, const Past& past, Span some, const Share& share) {
   static thread_local std::vector<float> scores;
   const Layer& l = past.layers[c.whole[0]];
   const i64 heads = c.size[0], size = c.whole[2], value_size = c.whole[3], window = c.whole[4];
-  const i64 most = past.end(l, batch_of(c));
+  const i64 most = past.end(l, some.last);
   if (static_cast<i64>(scores.size()) < most) scores.resize(static_cast<size_t>(2 * most));
-  for (i64 i = share.first(batch_of(c) * heads); i < share.last(batch_of(c) * heads); ++i) {
-    const i64 b = i / heads, h = i % heads, key_head = h / c.whole[1];
+  const i64 items = some.count() * heads;
+  for (i64 i = share.first(items); i < share.last(items); ++i) {
+    const i64 b = some.first + i / heads, h = i % heads, key_head = h / c.whole[1];
     const i64 end = past.end(l, b);
     i64 start = past.start(l, b);
     if (window && end - start > window) start = end - window;
