@@ -103,15 +103,9 @@ def load_language_model(config: LanguageOptions, session: Session) -> tuple[Sour
 
 
 def load_engine(
-    config: LanguageOptions,
-    graph: MaseGraph,
-    command: str,
-    max_batch: int = 1,
-    max_queue: int = 0,
-    max_length: int | None = None,
+    config: LanguageOptions, graph: MaseGraph, command: str, limits: EngineLimits
 ) -> BatchEngine:
     """Return the engine of a language model, with the cache of a configuration."""
-    limits = EngineLimits(max_batch, max_queue, max_length)
     return BatchEngine(graph, limits, cache=cache_formats(config, command))
 
 

@@ -98,6 +98,25 @@ struct ChunkFacts {
   i32 surplus;
 };
 
+// A chunk rounded to MXINT8 as `Wholes` does it, in whole numbers over 2**places. False where the
+// numbers are too large or too small, or no numbers.
+INLINED bool round_chunk(const float* x, __m512i* whole, i32& places) {
+  const __m512i magnitude = _mm512_set1_epi32(static_cast<i32>(MAGNITUDE));
+  const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + LANES);
+  const u32 largest = _mm512_reduce_max_epu32(
+      _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(low), magnitude),
+                       _mm512_and_si512(_mm512_castps_si512(high), magnitude)));
+  const i32 e = static_cast<i32>(largest >> FRACTION) - BIAS;
+  if (e > HIGHEST || (e < LOWEST && largest)) return false;
+  places = MXINT8_PLACES - (e < LOWEST ? LOWEST : e);
+  const __m512 up = _mm512_set1_ps(power(places));
+  const __m512i most = _mm512_set1_epi32(FEW_LIMIT), least = _mm512_set1_epi32(-FEW_LIMIT);
+  whole[0] = _mm512_cvtps_epi32(low * up), whole[1] = _mm512_cvtps_epi32(high * up);
+  for (int i = 0; i < 2; ++i)
+    whole[i] = _mm512_max_epi32(_mm512_min_epi32(whole[i], most), least);
+  return true;
+}
+
 // Rows of activations rounded to int8. Those that go together lie side by side, chunk by chunk.
 template <class Format>
 struct RoundedRows {
@@ -106,32 +125,69 @@ struct RoundedRows {
   std::vector<i8> digits;
   std::vector<ChunkFacts> facts;
 
-  explicit RoundedRows(const Linear& c) : chunks(c.shape.columns / CHUNK) {
-    const Digits<8> own(c, Format::SHIFT, Format::BITS == 4, true);
-    fits = own.fits;
-    if (!fits) return;
-    facts.resize(static_cast<size_t>(c.batch * chunks));
+  explicit RoundedRows(const Linear& c)
+      : chunks(c.shape.columns / CHUNK), facts(static_cast<size_t>(c.batch * chunks)) {
     digits.resize(facts.size() * CHUNK);
-    for (i64 b = 0; b < c.batch;) {
-      const int n = together(c.batch - b);
-      for (int i = 0; i < n; ++i) arrange(own, b + i, (b * chunks) + i, n);
-      b += n;
-    }
+    fits = c.rounds ? round(c) : take(c);
   }
 
  private:
-  // Chunk k of row b comes to place at + k * step.
-  void arrange(const Digits<8>& own, i64 b, i64 at, i64 step) {
-    constexpr i32 OFFSET = TileDecoder<typename Format::Element>::OFFSET;
-    for (i64 k = 0; k < chunks; ++k, at += step) {
-      const i8* from = own.row(b) + k * CHUNK;
-      std::memcpy(digits.data() + at * CHUNK, from, CHUNK);
-      i32 total = 0;
-      for (i64 j = 0; j < CHUNK; ++j) total += from[j];
-      const float unit = own.units(b)[k];
-      const float sum = static_cast<float>(total) * unit * power(Format::SHIFT);
-      facts[static_cast<size_t>(at)] = {unit, sum, -OFFSET * total};
+  static constexpr i32 OFFSET = TileDecoder<typename Format::Element>::OFFSET;
+
+  // Calls body(b, at, step) for each row: chunk k of row b comes to place at + k * step.
+  template <class Body>
+  static bool each_row(const Linear& c, i64 chunks, Body body) {
+    for (i64 b = 0; b < c.batch;) {
+      const int n = together(c.batch - b);
+      for (int i = 0; i < n; ++i)
+        if (!body(b + i, b * chunks + i, i64{n})) return false;
+      b += n;
     }
+    return true;
+  }
+
+  void set(i64 at, i32 total, float unit) {
+    const float sum = static_cast<float>(total) * unit * power(Format::SHIFT);
+    facts[static_cast<size_t>(at)] = {unit, sum, -OFFSET * total};
+  }
+
+  bool round(const Linear& c) {
+    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
+    return each_row(c, chunks, [&](i64 b, i64 at, i64 step) {
+      const float* x = c.x + b * c.shape.columns;
+      for (i64 k = 0; k < chunks; ++k, at += step, x += CHUNK) {
+        __m512i whole[2];
+        i32 places;
+        if (!round_chunk(x, whole, places)) return false;
+        set(at, _mm512_reduce_add_epi32(_mm512_add_epi32(whole[0], whole[1])),
+            power(-places - Format::SHIFT));
+        __m512i first = whole[0], second = whole[1];
+        if constexpr (Format::BITS == 4) {
+          first = _mm512_permutex2var_epi32(whole[0], evens, whole[1]);
+          second = _mm512_permutex2var_epi32(whole[0], odds, whole[1]);
+        }
+        __m128i* out = reinterpret_cast<__m128i*>(digits.data() + at * CHUNK);
+        _mm_storeu_si128(out, _mm512_cvtepi32_epi8(first));
+        _mm_storeu_si128(out + 1, _mm512_cvtepi32_epi8(second));
+      }
+      return true;
+    });
+  }
+
+  // Activations that are MXINT8 as they are.
+  bool take(const Linear& c) {
+    const Digits<8> own(c, Format::SHIFT, Format::BITS == 4, true);
+    return own.fits && each_row(c, chunks, [&](i64 b, i64 at, i64 step) {
+      for (i64 k = 0; k < chunks; ++k, at += step) {
+        const i8* from = own.row(b) + k * CHUNK;
+        std::memcpy(digits.data() + at * CHUNK, from, CHUNK);
+        i32 total = 0;
+        for (i64 j = 0; j < CHUNK; ++j) total += from[j];
+        set(at, total, own.units(b)[k]);
+      }
+      return true;
+    });
   }
 };
 

@@ -23,7 +23,7 @@ from chop.kernels.native_prompt import (
     longest_prompt,
 )
 from chop.kernels.step_builder import MASKS, PAST, POSITIONS, BuiltStep, build_step
-from chop.kernels.step_cache import LayerAccess, access_to, check_layer, kind_of
+from chop.kernels.step_cache import LayerAccess, access_to, add_pages, check_layer, kind_of
 from chop.kernels.step_code import (
     KINDS,
     LayerRecord,
@@ -211,8 +211,13 @@ class NativeStep:
             access.open(layer, record, rows // sequences)
         is_sequence = rows > sequences
         length, used = past.get_seq_length() + 1, arguments[TOKENS].numel()
-        in_use = (rows, used, len(self._programs[rows].code), 0)
-        return PastRecord(self._layers, Update(), starts, length, is_sequence, *in_use)
+        program = self._programs[rows]
+        assert program is not None, "a program is built before its record"
+        in_use = (rows, used, len(program.code), 0)
+        record = PastRecord(self._layers, Update(), starts, length, is_sequence, *in_use)
+        if hasattr(past, "page_table"):
+            add_pages(record, past, starts)
+        return record
 
     def _run(
         self,

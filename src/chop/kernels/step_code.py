@@ -84,6 +84,8 @@ class PastRecord(ctypes.Structure):
         ("starts", ctypes.POINTER(ctypes.c_int64)),
         *((name, ctypes.c_int64) for name in ("length", "is_sequence", "rows", "used")),
         *((name, ctypes.c_int64) for name in ("results_from", "first_result")),
+        *((name, ctypes.POINTER(ctypes.c_int64)) for name in ("pages", "stored")),
+        ("pages_step", ctypes.c_int64),
     )
 
 
