@@ -14,6 +14,7 @@ from chop.errors import ConfigError
 from chop.kernels.cache_pages import PAGE, SLAB, PagedSequence, PagePool, pages_for
 from chop.kernels.native_step import NativeStep
 from chop.kernels.step_code import library
+from chop.serve.batch_cache import SPARE
 from chop.serve.batch_engine import BatchEngine, EngineLimits
 from chop.serve.jobs import CANCELLED, Job, TokenList
 from chop.serve.paged_batch import PagedBatch
@@ -97,9 +98,27 @@ def test_a_sequence_that_grows_stays_where_it_is():
     addresses = []
     for token in range(3 * PAGE):
         row.inputs(torch.zeros(1, 1, dtype=torch.long))
-        keys, values = row.update(states[:, :, token : token + 1], states[:, :, token : token + 1], 0)
+        keys, values = row.update(
+            states[:, :, token : token + 1], states[:, :, token : token + 1], 0
+        )
         addresses.append(pool.layers[0].keys[0].data_ptr())
     assert len(set(addresses)) == 1 and torch.equal(keys, states) and torch.equal(values, states)
+
+
+def test_sequences_of_mixed_lengths_share_the_memory():
+    pool, lengths = PagePool(84, 1), (20, 50, 100, 150, 250, 400, 600, 1000)
+    assert sum(map(pages_for, lengths)) == pool.limit
+    sequences = [PagedSequence(pool, length) for length in lengths]
+    for sequence, length in zip(sequences, lengths, strict=True):
+        sequence.grow(length)
+    assert pool.used == pool.limit and not pool.has_room(1)
+    padded = len(lengths) * (max(lengths) + SPARE)
+    assert (pool.used * PAGE, padded) == (2688, 8512)  # as in docs/serve.md
+    sequences[-1].release()
+    again = PagedSequence(pool, 1000)
+    again.grow(1000)
+    pages = [page for each in (*sequences[:-1], again) for page in each.pages]
+    assert sorted(pages) == list(range(pool.limit))
 
 
 def test_jobs_wait_in_order_until_the_pool_has_room():
@@ -128,5 +147,5 @@ def test_a_sequence_that_never_fits_is_refused(cache):
 
 
 def test_a_limit_below_one_page_is_refused():
-    with pytest.raises(ConfigError, match="max_cached_tokens: 31. Allowed: 32 or more"):
+    with pytest.raises(ConfigError, match=r"max_cached_tokens: 31\. Allowed: 32 or more"):
         EngineLimits(max_cached_tokens=31)

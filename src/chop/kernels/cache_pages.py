@@ -22,7 +22,7 @@ PAGE, SLAB = 32, 32
 
 
 def pages_for(tokens: int) -> int:
-    """Return the number of pages that hold so many tokens."""
+    """Return the number of pages that hold a number of tokens."""
     return -(-tokens // PAGE)
 
 
@@ -49,7 +49,7 @@ class PagePool:
         return self._made * sum(layer.page_bytes for layer in self.layers)
 
     def has_room(self, tokens: int) -> bool:
-        """Return True if a sequence of so many tokens may start."""
+        """Return True if a sequence of that many tokens may start."""
         return self.reserved + pages_for(tokens) <= self.limit
 
     def take(self) -> int:

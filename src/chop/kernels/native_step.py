@@ -101,9 +101,7 @@ class NativeStep:
                 _log.debug("generate: a step runs in PyTorch: %s.", error)
                 return None
 
-    def _step(
-        self, arguments: Mapping[str, Any], rows: int, results: str = ALL
-    ) -> Any:
+    def _step(self, arguments: Mapping[str, Any], rows: int, results: str = ALL) -> Any:
         """Run one step of a program of `rows` rows, of which the tokens are the first.
 
         Return None if it failed, and a dict without outputs for the results `NONE`.

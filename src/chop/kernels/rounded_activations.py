@@ -25,9 +25,9 @@ def round_activations(model: nn.Module) -> int:
     packed = [layer for layer in model.modules() if isinstance(layer, QLinearPacked)]
     layers = [layer for layer in packed if layer.format not in UNROUNDED]
     if not layers:
-        given = f"weights in {packed[0].format}" if packed else "no packed linear layers"
+        present = f"weights in {packed[0].format}" if packed else "no packed linear layers"
         raise ConfigError(
-            f"round_activations: the model has {given}. Give packed weights, as by --pack mxint4 "
+            f"round_activations: the model has {present}. Give packed weights, as by --pack mxint4 "
             "or a GGUF file, in another format than mxfp8."
         )
     for layer in layers:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from chop import native
+from chop.kernels.step_memory import share_memory
 
 SOURCE = Path(__file__).with_name("step.cpp")
 DIMENSIONS = 4
@@ -108,14 +109,21 @@ class StepProgram:
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.kept: list[Any] = []
+        self.buffers: list[Tensor] = []
         self.parameters: list[torch.nn.Parameter] = []
         self._fresh: dict[int, bool] = {}  # storage written since the last wait -> is shared
 
     def empty(self, *shape: int) -> Tensor:
         """Return a new buffer."""
         buffer = torch.zeros(shape)
-        self.kept.append(buffer)
+        self.buffers.append(buffer)
         return buffer
+
+    def share_memory(self, pinned: Sequence[Tensor]) -> None:
+        """Let buffers share memory, but for those in `pinned`; views of others lose their memory."""
+        self.kept.append(share_memory(self.instructions, self.buffers, pinned))
+        self.kept.extend(pinned)
+        self.buffers = []
 
     def add(
         self,

@@ -50,11 +50,11 @@ class PagedBatch(Cache):
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep these rows of the batch; the pages of the others return to the pool."""
-        kept = [self.sequences[row] for row in rows]
+        staying = [self.sequences[row] for row in rows]
         for sequence in self.sequences:
-            if sequence not in kept:
+            if sequence not in staying:
                 sequence.release()
-        self.sequences = kept
+        self.sequences = staying
         self._count_tokens()
 
     def join(self, other: PagedBatch) -> None:
