@@ -120,7 +120,7 @@ class StepProgram:
         return buffer
 
     def share_memory(self, pinned: Sequence[Tensor]) -> None:
-        """Let buffers share memory, but for those in `pinned`; views of others lose their memory."""
+        """Let buffers share memory, but for `pinned`; views of the others lose theirs."""
         self.kept.append(share_memory(self.instructions, self.buffers, pinned))
         self.kept.extend(pinned)
         self.buffers = []

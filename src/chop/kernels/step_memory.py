@@ -66,14 +66,14 @@ def _used(instructions: Sequence[Any], ranges: dict[int, _Range]) -> list[_Range
     find, early = _finder(list(ranges.values())), set[int]()
     for index, each in enumerate(instructions):
         for name in VIEWS:
-            found = find(getattr(each, name).at)
-            if found is None:
+            owner = find(getattr(each, name).at)
+            if owner is None:
                 continue
-            if found.first < 0:
-                found.first = index
+            if owner.first < 0:
+                owner.first = index
                 if name != "out":
-                    early.add(found.begin)
-            found.last = index
+                    early.add(owner.begin)
+            owner.last = index
     return [r for r in ranges.values() if r.first >= 0 and r.begin not in early]
 
 
@@ -86,8 +86,8 @@ def _finder(ranges: list[_Range]) -> Any:
         if not address:
             return None
         at = bisect.bisect_right(begins, address) - 1
-        found = ordered[at] if at >= 0 else None
-        return found if found and address < found.begin + max(found.size, 1) else None
+        owner = ordered[at] if at >= 0 else None
+        return owner if owner and address < owner.begin + max(owner.size, 1) else None
 
     return find
 
@@ -108,6 +108,6 @@ def _move(instructions: Sequence[Any], ranges: list[_Range], start: int) -> None
     for each in instructions:
         for name in VIEWS:
             view = getattr(each, name)
-            found = find(view.at)
-            if found is not None:
-                view.at = start + found.place + view.at - found.begin
+            owner = find(view.at)
+            if owner is not None:
+                view.at = start + owner.place + view.at - owner.begin
