@@ -112,8 +112,9 @@ class LayerPages:
         for slabs, x in ((self.keys, key), (self.values, value)):
             while len(slabs) < count:
                 slabs.append(x.new_empty(SLAB, x.shape[1], PAGE, x.shape[3]))
-        keys, values = ([slab.data_ptr() for slab in slabs] for slabs in (self.keys, self.values))
-        self.tables = tuple((ctypes.c_void_p * count)(*each) for each in (keys, values))
+        array = ctypes.c_void_p * count
+        keys, values = (array(*(x.data_ptr() for x in part)) for part in (self.keys, self.values))
+        self.tables = (keys, values)
 
     def write(self, sequence: PagedSequence, first: int, key: Tensor, value: Tensor) -> None:
         """Write keys and values, of shape (heads, tokens, size), from token `first` on."""

@@ -74,10 +74,9 @@ class PagedBatch(Cache):
         form = [(id(sequence), len(sequence.pages)) for sequence in self.sequences]
         most = max((count for _, count in form), default=0)
         if self._table[0] != form:
-            table = (ctypes.c_int64 * (most * len(form)))()
-            for row, sequence in enumerate(self.sequences):
-                table[row * most : row * most + len(sequence.pages)] = sequence.pages
-            self._table = (form, table)
+            rows = [[*s.pages, *[0] * (most - len(s.pages))] for s in self.sequences]
+            numbers = [page for row in rows for page in row]
+            self._table = (form, (ctypes.c_int64 * len(numbers))(*numbers))
         return self._table[1], most
 
     def _paged_layers(self) -> list[Any]:
