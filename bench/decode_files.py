@@ -14,8 +14,12 @@ decode greedily, one token at a time. First the logits after the prompt are comp
 because llama.cpp rounds activations to 8 bits. `decode` and `prefill` are tokens per second, by the
 median of the rounds. `memory` is the peak of the process above its use before the model is read,
 with all modules imported. `interpreter` is that use: Python and its packages, mostly PyTorch and
-transformers. Rows go to bench/results/decode_files.json, one section for each file and number of
-threads.
+transformers. "native, rounded" is `mase generate --round-activations`: products of activations
+rounded to 8 bits, as in llama.cpp. `profile` has the milliseconds of a native step by kind of
+instruction on the first thread, with its waiting, and the rest of the step: Python and PyTorch.
+Rows go to bench/results/decode_files.json, one section for each file and number of threads. A
+section that is of today's code, with the same settings, is not measured again, so that the command
+goes on where it was stopped; --fresh measures all.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ MOST_ERROR = 0.15
 """Largest distance of the logits, relative to their norm: 0.01 to 0.05 for 8-bit activations, more
 where weights are random."""
 CONTEXT = 1024
-PROGRAMS = ("PyTorch", "native", "llama.cpp")
+PROGRAMS = ("PyTorch", "native", "native, rounded", "llama.cpp")
 
 
 def tokens_of(count: int) -> list[int]:
@@ -73,18 +77,23 @@ def import_all() -> None:
     graph.generate(torch.tensor([[3, 4]]), max_new_tokens=2, do_sample=False)
 
 
-def run_ours(path: Path, asked: argparse.Namespace, *, native: bool) -> dict[str, Any]:
+def run_ours(
+    path: Path, asked: argparse.Namespace, *, native: bool, rounded: bool
+) -> dict[str, Any]:
     """Return the rates of our program on a file."""
     import torch
     from transformers import DynamicCache
 
     from chop.export import from_gguf
+    from chop.kernels import round_activations
 
     torch.set_num_threads(asked.threads[0])
     import_all()
     before = memory("VmRSS")
     model: Any = from_gguf(path, cache=True, packed=True).as_transformers()
     model.uses_native_step = native
+    if rounded:
+        round_activations(model)
     prompt = torch.tensor([tokens_of(asked.prompt)])
 
     def start() -> tuple[Any, Any]:
@@ -100,7 +109,20 @@ def run_ours(path: Path, asked: argparse.Namespace, *, native: bool) -> dict[str
             out = model(input_ids=state["token"], past_key_values=cache, use_cache=True)
             state["token"] = out.logits[:, -1:].argmax(-1)
 
-        return _measured(logits.tolist(), step, start, before, asked)
+        rates = _measured(logits.tolist(), step, start, before, asked)
+        if native:
+            rates["profile"] = profile_of(model, state["token"], cache, 1e3 / rates["decode"])
+        return rates
+
+
+def profile_of(model: Any, token: Any, cache: Any, step_ms: float) -> dict[str, float]:
+    """Return the milliseconds of a native step by kind of instruction, and of the rest."""
+    step = model._step
+    runs = [
+        step.profile({"input_ids": token, "past_key_values": cache}) for _ in range(2 * WARM_UP)
+    ]
+    kinds = {kind: 1e3 * min(run[kind] for run in runs) for kind in runs[0]}
+    return {**{k: ms for k, ms in kinds.items() if ms}, "rest": step_ms - sum(kinds.values())}
 
 
 def run_llama_cpp(path: Path, asked: argparse.Namespace) -> dict[str, Any]:
@@ -180,7 +202,7 @@ def compared(file: Path, threads: int, asked: argparse.Namespace) -> list[dict[s
     import torch
     from measuring.checked import check
 
-    programs = PROGRAMS if asked.llama_cpp else PROGRAMS[:2]
+    programs = PROGRAMS if asked.llama_cpp else PROGRAMS[:-1]
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in programs}
     for _ in range(asked.rounds):
         for name in programs:
@@ -194,12 +216,15 @@ def compared(file: Path, threads: int, asked: argparse.Namespace) -> list[dict[s
             for key in ("decode", "prefill", "memory", "interpreter")
         }
         rows.append({"program": name, "logit_error": error, **rates})
+        if "profile" in found[0]:
+            print(f"{name}, ms of a step:", found[0]["profile"], flush=True)
+            rows[-1]["profile"] = found[0]["profile"]
     return rows
 
 
 def measure(files: list[Path], asked: argparse.Namespace) -> None:
     """Measure the files with each number of threads; print and save a table for each."""
-    from measuring.record import save_section
+    from measuring.record import is_measured, save_section
     from tabulate import tabulate
 
     if asked.llama_cpp:  # as the command is told
@@ -207,11 +232,17 @@ def measure(files: list[Path], asked: argparse.Namespace) -> None:
     sys.argv = [Path(word).name if word.endswith(".gguf") else word for word in sys.argv]
     for file in files:
         for threads in asked.threads:
+            section = f"{file.stem}, {threads}"
+            settings = {"file": file.name, "threads": threads, "prompt": asked.prompt}
+            settings |= {"tokens": asked.tokens, "rounds": asked.rounds}
+            if not asked.fresh and is_measured("decode_files", section, settings):
+                print(f"{section}: measured on today's code", flush=True)
+                continue
             rows = compared(file, threads, asked)
             print(f"{file.name}, {threads} threads")
-            print(tabulate(rows, headers="keys", floatfmt=".4g"), flush=True)
-            results = {"file": file.name, "threads": threads, "prompt": asked.prompt, "rows": rows}
-            save_section("decode_files", f"{file.stem}, {threads}", results)
+            plain = [{k: v for k, v in row.items() if k != "profile"} for row in rows]
+            print(tabulate(plain, headers="keys", floatfmt=".4g"), flush=True)
+            save_section("decode_files", section, {**settings, "rows": rows})
 
 
 def options() -> argparse.Namespace:
@@ -224,6 +255,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--llama-cpp", help="an interpreter with llama-cpp-python")
+    parser.add_argument(
+        "--fresh", action="store_true", help="measure again what is of today's code"
+    )
     parser.add_argument("--child", choices=PROGRAMS, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -235,8 +269,8 @@ def main() -> None:
         print("RECORD " + json.dumps(run_llama_cpp(asked.files[0], asked)))
         return
     if asked.child:
-        is_native = asked.child == "native"
-        print("RECORD " + json.dumps(run_ours(asked.files[0], asked, native=is_native)))
+        which = {"native": asked.child != "PyTorch", "rounded": asked.child.endswith("rounded")}
+        print("RECORD " + json.dumps(run_ours(asked.files[0], asked, **which)))
         return
     with tempfile.TemporaryDirectory() as folder:
         files = list(asked.files)

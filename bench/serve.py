@@ -2,6 +2,10 @@
 
     python bench/serve.py tiny --requests 1000 --leak 10000
     python bench/serve.py model --model model.gguf --pack mxint4 --requests 200
+    python bench/serve.py all --model model.gguf
+
+"all" is "tiny" with all its parts, and the model with activations rounded and as floats. A phase
+is saved when it ends; a command that was stopped goes on with the next one.
 
 "tiny" serves a random Llama of two layers, so that requests cost little: it counts wrong answers,
 answers to malformed bodies and bytes that stay. "model" serves a real model. The server is a
@@ -263,8 +267,9 @@ def tiny(arguments: argparse.Namespace, folder: Path) -> tuple[list[str], Any, A
 
 
 def real(arguments: argparse.Namespace, folder: Path) -> tuple[list[str], Any, Any]:
-    """Return the same of a real model, packed as told."""
+    """Return the same of a real model, packed and rounded as told."""
     import mase
+    from chop.kernels import round_activations
     from chop.passes import pack_weights_transform_pass
 
     graph = mase.load(arguments.model)
@@ -272,6 +277,9 @@ def real(arguments: argparse.Namespace, folder: Path) -> tuple[list[str], Any, A
     if arguments.pack:
         pack_weights_transform_pass(graph, {"format": arguments.pack})
         words += ["--pack", arguments.pack]
+    if arguments.round_activations:
+        round_activations(graph.model)
+        words.append("--round-activations")
     graph.model.eval()
     return words, graph, mase.load_tokenizer(arguments.model)
 
@@ -279,39 +287,91 @@ def real(arguments: argparse.Namespace, folder: Path) -> tuple[list[str], Any, A
 MODELS: dict[str, Callable[[argparse.Namespace, Path], Any]] = {"tiny": tiny, "model": real}
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Return all figures of one model."""
+@dataclass
+class Progress:
+    """Results of one section so far; each phase is saved when it ends."""
+
+    section: str
+    results: dict[str, Any]
+
+    def phase(self, name: str, run: Callable[[], Any]) -> None:
+        """Add the results of a phase, unless they are there."""
+        if name in self.results:
+            return
+        self.results[name] = run()
+        show({name: self.results[name]})
+        save(self.section, self.results)
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> None:
+    """Measure all phases of one model that are not measured yet."""
     import torch
 
+    progress = started(arguments, {"threads": torch.get_num_threads()})
+    phases = ["64 clients", "batching", "malformed", *["memory"] * bool(arguments.leak)]
+    phases += ["killed"] * arguments.kill
+    if all(name in progress.results for name in phases):
+        print(f"{progress.section}: measured on today's code", flush=True)
+        return
     words, graph, tokenizer = MODELS[arguments.section](arguments, folder)
     asked = questions(graph, tokenizer, arguments.questions, arguments.tokens)
     words += ["--max-batch", str(arguments.batch), "--max-queue", "256"]
-    results: dict[str, Any] = {"threads": torch.get_num_threads(), "max_batch": arguments.batch}
-    results["load average at the start"] = os.getloadavg()[0]
     with serving(words) as server:
         port = server.port
         load(server, asked, 8, len(asked), leavers=0)  # warm up
-        results["64 clients"] = load(server, asked, 64, arguments.requests).record()
-        show(results)
-        results["batching"] = gain(server, asked, arguments.rounds, arguments.each)
-        results["malformed"] = malformed(server, arguments.malformed)
-        show(results)
+        progress.phase("64 clients", lambda: load(server, asked, 64, arguments.requests).record())
+        progress.phase("batching", lambda: gain(server, asked, arguments.rounds, arguments.each))
+        progress.phase("malformed", lambda: malformed(server, arguments.malformed))
         if arguments.leak:
-            results["memory"] = leak(server, asked, arguments.leak)
+            progress.phase("memory", lambda: leak(server, asked, arguments.leak))
     if arguments.kill:
-        results["killed"] = killed(words, port, asked)
-    return results
+        progress.phase("killed", lambda: killed(words, port, asked))
+
+
+def started(arguments: argparse.Namespace, facts: dict[str, Any]) -> Progress:
+    """Return the results of an interrupted run of today's code with these settings, if any."""
+    from measuring.record import is_measured, read_section
+
+    names = "requests questions tokens batch rounds each malformed leak kill round_activations"
+    settings = {name: getattr(arguments, name) for name in names.split()}
+    section = "tiny"
+    if arguments.section == "model":
+        kinds = (
+            Path(arguments.model).stem,
+            arguments.pack,
+            "rounded" * settings["round_activations"],
+        )
+        section = " ".join(word for word in kinds if word)
+    if not arguments.fresh and is_measured("serve", section, {"settings": settings}):
+        return Progress(section, read_section("serve", section))
+    at_start = {"load average at the start": os.getloadavg()[0]}
+    return Progress(section, {"settings": settings, **facts, **at_start})
+
+
+def save(section: str, results: dict[str, Any]) -> None:
+    """Save the results of a section."""
+    from measuring.record import save_section
+
+    save_section("serve", section, results)
 
 
 def show(results: dict[str, Any]) -> None:
     print(json.dumps(results, indent=2), flush=True)
 
 
+ALL_TINY = {"section": "tiny", "questions": 24, "tokens": 12, "leak": 10_000, "kill": True}
+ALL_MODEL = {
+    "section": "model", "requests": 200, "questions": 8, "tokens": 64, "batch": 8, "malformed": 0
+}  # fmt: skip
+"""Settings of `all` that differ from the default ones."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("section", choices=MODELS)
+    parser.add_argument("section", choices=[*MODELS, "all"])
     parser.add_argument("--model", help="model of the section `model`")
     parser.add_argument("--pack", help="format of its weights")
+    parser.add_argument("--round-activations", action="store_true", help="as in mase serve")
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--questions", type=int, default=48, help="different requests")
     parser.add_argument("--tokens", type=int, default=32, help="largest answer")
@@ -321,15 +381,18 @@ def main() -> None:
     parser.add_argument("--malformed", type=int, default=500)
     parser.add_argument("--leak", type=int, default=0, help="requests over which memory is read")
     parser.add_argument("--kill", action="store_true", help="kill the server and start it again")
+    parser.add_argument(
+        "--fresh", action="store_true", help="measure again what is of today's code"
+    )
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        results = measure(arguments, Path(folder))
-    show(results)
-    from measuring.record import save_section
-
-    name = "tiny" if arguments.section == "tiny" else Path(arguments.model).stem
+    runs: list[dict[str, Any]] = [{}]
+    if arguments.section == "all":
+        rounded = [{**ALL_MODEL, "round_activations": is_rounded} for is_rounded in (True, False)]
+        runs = [ALL_TINY, *(rounded if arguments.model else [])]
     sys.argv = [word if word != arguments.model else Path(word).name for word in sys.argv]
-    save_section("serve", f"{name} {arguments.pack or ''}".strip(), results)
+    for changes in runs:
+        with tempfile.TemporaryDirectory() as folder:
+            measure(argparse.Namespace(**{**vars(arguments), **changes}), Path(folder))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 from chop.files import folder_lock
 from chop.report.provenance import gather_provenance
-from measuring.code import code_hash, measured
+from measuring.code import code_hash, is_current, measured
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
@@ -84,6 +84,19 @@ def read_section(name: str, section: str) -> dict[str, Any]:
     record = json.loads(file.read_text()).get(section, {}) if file.exists() else {}
     found: dict[str, Any] = record.get("results", record)
     return found
+
+
+def is_measured(name: str, section: str, settings: dict[str, Any]) -> bool:
+    """Return True if a section has results of today's code with these settings.
+
+    `settings` are fields of its results.
+    """
+    file = RESULTS / f"{name}.json"
+    record = json.loads(file.read_text()).get(section) if file.exists() else None
+    if record is None or not is_current(name, record):
+        return False
+    found = record["results"]
+    return all(found.get(key) == value for key, value in settings.items())
 
 
 def _write(name: str, content: dict[str, Any]) -> Path:

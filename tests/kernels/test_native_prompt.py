@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from generating_models import graph
-from kernels.test_native_step import NATIVE, packed
+from kernels.test_native_step import NATIVE, ROUNDED_WEIGHTS, packed
 from transformers import DynamicCache
 
 from chop.kernels.cache import PackedCache
@@ -20,9 +20,9 @@ from chop.kernels.step_code import library
 from chop.serve.batch_cache import BatchCache
 
 
-def shares_rows() -> bool:
+def shares_rows(*, rounded: bool = False) -> bool:
     built = library()
-    return built is not None and bool(built.mase_step_shares_rows())
+    return built is not None and bool(built.mase_step_shares_rows(rounded))
 
 
 pytestmark = pytest.mark.skipif(not shares_rows(), reason="needs a C++ compiler and AVX-512")
@@ -56,11 +56,13 @@ def call(native: NativeStep, ids: torch.Tensor, past: Any, **more: Any) -> Any:
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("weights", ["mxint4", "int4", "mxint8"])
+@pytest.mark.parametrize("weights", ["mxint4", "int4", "mxint8", *ROUNDED_WEIGHTS])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_prompt_has_the_bits_of_its_tokens_one_after_the_other(
     name: str, weights: str, cache: str
 ) -> None:
+    if weights in ROUNDED_WEIGHTS and not shares_rows(rounded=True):
+        pytest.skip("needs AVX-512 VNNI")
     of = packed(name, weights)
     native = NativeStep(of.model)
     for count in (1, 2, MOST_TOKENS, MOST_TOKENS + 1, 39, MOST_PROMPT):
@@ -77,8 +79,9 @@ def test_a_prompt_has_the_bits_of_its_tokens_one_after_the_other(
         assert torch.equal(*after)
 
 
-def test_the_last_logits_alone_are_those_of_all() -> None:
-    of = packed("Llama", "mxint4")
+@pytest.mark.parametrize("weights", ["mxint4", "rounded offsets"])
+def test_the_last_logits_alone_are_those_of_all(weights: str) -> None:
+    of = packed("Llama", weights)
     native, caches = NativeStep(of.model), [DynamicCache(config=of.model.config) for _ in range(2)]
     whole = call(native, drawn(39), caches[0], logits_to_keep=0).logits
     last = call(native, drawn(39), caches[1], logits_to_keep=1).logits
@@ -101,7 +104,6 @@ def test_a_prompt_is_read_as_pytorch_reads_it() -> None:
 
 LEFT: dict[str, Callable[[], tuple[Any, torch.Tensor, Any, dict[str, Any]]]] = {
     "float weights": lambda: (graph("Llama"), drawn(9), None, {}),
-    "rounded activations": lambda: (packed("Llama", "rounded"), drawn(9), None, {}),
     "a long prompt": lambda: (packed("Llama", "mxint4"), drawn(MOST_PROMPT + 1), None, {}),
     "two prompts": lambda: (packed("Llama", "mxint4"), drawn(9).repeat(2, 1), None, {}),
     "padding": lambda: (

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 import torch
 from generating_models import graph, model, prompts, tokens
-from kernels.test_native_step import NATIVE, WEIGHTS, has_byte_products, packed
+from kernels.test_native_step import (
+    NATIVE,
+    ROUNDED_WEIGHTS,
+    WEIGHTS,
+    has_byte_products,
+    packed,
+)
 from torch import Tensor
 from transformers import DynamicCache
 
@@ -104,7 +110,7 @@ def test_rows_that_join_and_leave_have_the_bits_of_each_alone(name: str) -> None
 @pytest.mark.share(2)
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_rows_on_packed_weights_have_the_bits_of_each_alone(weights: str) -> None:
-    if weights == "rounded" and not has_byte_products():
+    if weights in ROUNDED_WEIGHTS and not has_byte_products():
         pytest.skip("needs a processor with products of bytes; others round in PyTorch")
     compare(packed("Llama", weights), seed=1)
 
@@ -117,7 +123,7 @@ def test_rows_of_a_cache_in_a_number_format_have_the_bits_of_each_alone() -> Non
 @pytest.mark.parametrize("seed", range(20))
 def test_any_history_of_a_batch_leaves_every_row_as_it_is(seed: int) -> None:
     draw = random.Random(seed)
-    of = packed(draw.choice(NATIVE), draw.choice([w for w in WEIGHTS if w != "rounded"]))
+    of = packed(draw.choice(NATIVE), draw.choice([w for w in WEIGHTS if w not in ROUNDED_WEIGHTS]))
     compare(of, seed, events=80)
 
 

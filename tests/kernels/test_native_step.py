@@ -29,7 +29,9 @@ DECODERS = [name for name in FAMILIES if name not in PAIRS]
 WITHOUT = {"Mixtral": "softmax"}
 """Decoders without a native step, and the op that has no native code."""
 NATIVE = [name for name in DECODERS if name not in WITHOUT]
-WEIGHTS = ("mxint8", "mxint4", "mxfp8", "int4", "rounded")
+WEIGHTS = ("mxint8", "mxint4", "mxfp8", "int4", "rounded", "rounded offsets")
+ROUNDED_WEIGHTS = {"rounded": "mxint8", "rounded offsets": "int4"}
+"""Formats of the weights where activations are rounded."""
 FORMATS = ("mxint8", "mxint4", "int8", "int4", {"default": "mxfp8", 0: "float"})
 TOLERANCE = 1e-5
 """Largest difference relative to the largest logit: some hundred sums of 32 to 64 terms, and
@@ -45,12 +47,19 @@ def no_gradients() -> Iterator[None]:
 
 @functools.cache
 def packed(name: str, weights: str) -> MaseGraph:
-    """The family on packed weights; "rounded" has MXINT8 weights and activations."""
-    result = copy.deepcopy(graph(name))
-    pack_weights_transform_pass(result, {"format": "mxint8" if weights == "rounded" else weights})
+    """The family on packed weights; "rounded" has MXINT8 weights and activations.
+
+    "rounded offsets" has int4 weights with offsets, and MXINT8 activations.
+    """
+    result, form = copy.deepcopy(graph(name)), ROUNDED_WEIGHTS.get(weights, weights)
+    pack_weights_transform_pass(result, {"format": form})
     for layer in result.model.modules():
-        if weights == "rounded" and isinstance(layer, QLinearPacked):
+        if weights in ROUNDED_WEIGHTS and isinstance(layer, QLinearPacked):
             layer.quantizers["data_in"] = ROUNDED
+            if weights == "rounded offsets":
+                shape = (layer.out_features, -(-layer.in_features // layer.group_size))
+                draw = torch.Generator().manual_seed(3)
+                layer.register_buffer("offsets", 0.01 * torch.randn(shape, generator=draw))
     return result
 
 
@@ -104,7 +113,7 @@ def test_a_buffer_grows_where_it_is_full(name: str) -> None:
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("name", ["Llama", "GPT-2"])
 def test_packed_weights_have_the_logits_of_the_plain_step(name: str, weights: str) -> None:
-    if weights == "rounded" and not has_byte_products():
+    if weights in ROUNDED_WEIGHTS and not has_byte_products():
         pytest.skip("needs a processor with products of bytes; others round in PyTorch")
     compare(packed(name, weights), steps=4)
 

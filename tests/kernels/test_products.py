@@ -25,13 +25,14 @@ from chop.kernels import (
     packed_linear,
     unpack,
 )
+from chop.kernels.packed_formats import SCALE_NAN
 from chop.kernels.reference import scale_bytes
 from chop.nn.quantizers import MXInt, ScaleInteger
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 SHIFTS = {"mxint8": 6, "mxint4": 2, "int8_group": 0, "int4": 0}
 FORMATS = (*PACKED_FORMATS, *INTEGER_FORMATS)
-SHAPES = ((1, 1), (3, 16), (5, 33), (4, 48), (6, 200), (9, 257), (2, 640))
+SHAPES = ((1, 1), (3, 16), (5, 33), (4, 48), (6, 200), (9, 257), (2, 640), (35, 160))
 CLOSE = 3e-6
 
 
@@ -102,7 +103,7 @@ EXACT = tuple(f for f in FORMATS if f != "mxfp8")  # whose products go beyond 24
 def test_products_with_8_bit_activations_are_exact(format: str, group: int) -> None:
     torch.manual_seed(0)
     for weight, values in weights(format, group):
-        for batch in (1, 2, 3, 5):
+        for batch in (1, 2, 3, 5, 11):
             x = int8_activations(batch, weight.columns, spread(format))
             assert torch.equal(packed_linear(x, weight).double(), x.double() @ values.t())
 
@@ -142,6 +143,21 @@ def test_a_row_of_mxint8_activations_is_the_same_alone_and_among_others() -> Non
     x, weight = MXInt(8, block_size=32)(torch.randn(4, 320)), pack(torch.randn(9, 320), "mxint4")
     alone = torch.cat([packed_linear(row[None], weight) for row in x[:3]])
     assert torch.equal(packed_linear(x[:3], weight), alone)
+
+
+@pytest.mark.parametrize("format", EXACT)
+def test_scales_of_any_size_multiply_rounded_rows(format: str) -> None:
+    codes = random_codes(20, 96, format)
+    scales = torch.pow(2.0, torch.tensor([[-120.0, -127.0, 3.0]])).expand(20, -1).contiguous()
+    weight = packed(codes, scales, format, 32)
+    scales[7, 1] = float("nan")
+    if format in PACKED_FORMATS:
+        weight.scales[7, 1] = SCALE_NAN
+    else:
+        weight = packed(codes, scales, format, 32)
+    x = int8_activations(3, 96, (-2, 3))
+    expected = x.double() @ weight_of_codes(codes, scales, format, 32).t()
+    assert torch.allclose(packed_linear(x, weight).double(), expected, rtol=1e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -94,11 +94,12 @@ def test_jobs_that_join_and_leave_at_any_step_change_no_answer(weights):
         assert (job.listener.reason == CANCELLED) <= (job in left)
 
 
-def test_a_long_answer_outgrows_the_spare_columns():
-    engine, prompt = BatchEngine(graph("Llama")), prompts(1)[0]
+@pytest.mark.parametrize("cache", ["float", "mxint8"])
+def test_a_long_answer_outgrows_the_spare_columns(cache):
+    engine, prompt = BatchEngine(graph("Llama"), cache=cache), prompts(1)[0]
     new = SPARE + 20
     assert engine.generate([prompt], Sampling(max_tokens=new))[0] == offline(
-        graph("Llama"), prompt, new
+        graph("Llama"), prompt, new, cache
     )
 
 

@@ -26,6 +26,7 @@ from chop.ir.graph import MaseGraph
 from chop.ir.graph.generating_model import has_cache
 from chop.kernels.cache import DEFAULT
 from chop.kernels.packed_formats import PACKED_FORMATS
+from chop.kernels.rounded_activations import round_activations
 from chop.kernels.row_codecs import codec_of
 from chop.models.named import missing_weights
 from chop.models.tasks import PREDICTS_TEXT, own_task, read_config, task_of_class
@@ -93,6 +94,8 @@ def load_language_model(config: LanguageOptions, session: Session) -> tuple[Sour
         pack_quantised(graph)
     else:
         pack_weights_transform_pass(graph, {"format": config.pack})
+    if config.round_activations:
+        round_activations(graph.model)
     graph.model.eval().to(device_named(config.device))
     model: Any = graph.as_transformers()
     model.uses_native_step = config.native
@@ -100,15 +103,9 @@ def load_language_model(config: LanguageOptions, session: Session) -> tuple[Sour
 
 
 def load_engine(
-    config: LanguageOptions,
-    graph: MaseGraph,
-    command: str,
-    max_batch: int = 1,
-    max_queue: int = 0,
-    max_length: int | None = None,
+    config: LanguageOptions, graph: MaseGraph, command: str, limits: EngineLimits
 ) -> BatchEngine:
     """Return the engine of a language model, with the cache of a configuration."""
-    limits = EngineLimits(max_batch, max_queue, max_length)
     return BatchEngine(graph, limits, cache=cache_formats(config, command))
 
 

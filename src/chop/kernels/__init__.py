@@ -6,6 +6,7 @@ from chop.kernels.ops import PackedTensor, pack, packed_embedding, packed_linear
 from chop.kernels.packed_experts import QExpertsPacked
 from chop.kernels.packed_formats import GROUP_SIZES, INTEGER_FORMATS, PACKED_FORMATS
 from chop.kernels.reference import dequantize_mxint8
+from chop.kernels.rounded_activations import round_activations
 
 __all__ = [
     "GROUP_SIZES",
@@ -20,6 +21,7 @@ __all__ = [
     "pack",
     "packed_embedding",
     "packed_linear",
+    "round_activations",
     "scaled_dot_product_attention",
     "unpack",
 ]

@@ -172,4 +172,18 @@ class Digits {
   }
 };
 
+// The activations as they are after rounding to MXINT8; those that do not fit are any numbers.
+inline std::vector<float> rounded_rows(const Linear& c) {
+  const i64 columns = c.shape.columns;
+  std::vector<float> rounded(static_cast<size_t>(c.batch * columns));
+  for (i64 b = 0; b < c.batch; ++b)
+    for (i64 first = 0; first < columns; first += CHUNK) {
+      const i64 n = min(CHUNK, columns - first), at = b * columns + first;
+      const Wholes x(c.x + at, n, true);
+      for (i64 j = 0; j < n; ++j)
+        rounded[static_cast<size_t>(at + j)] = static_cast<float>(x.at[j]) * power(-x.places);
+    }
+  return rounded;
+}
+
 }  // namespace

@@ -112,12 +112,16 @@ inline void float_products(const float* w, const float* x, i64 n, float* y, i64 
       for (int b = 0; b < N; ++b)
         sum[b][j] = plus_product(sum[b][j], weight, load(x + b * n + i + j * LANES));
     }
+  Floats all[N];
+  float total[N];
   for (int b = 0; b < N; ++b) {
-    Floats all = sum[b][0];
-    for (int j = 1; j < PARTS; ++j) all += sum[b][j];
-    float total = sum_of_lanes(all);
-    for (i64 k = i; k < n; ++k) total += w[k] * x[b * n + k];
-    y[b * stride] = total;
+    all[b] = sum[b][0];
+    for (int j = 1; j < PARTS; ++j) all[b] += sum[b][j];
+  }
+  sums_of_lanes<N>(all, total);
+  for (int b = 0; b < N; ++b) {
+    for (i64 k = i; k < n; ++k) total[b] += w[k] * x[b * n + k];
+    y[b * stride] = total[b];
   }
 }
 

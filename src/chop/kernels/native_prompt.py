@@ -15,12 +15,14 @@ from chop.kernels.step_code import KINDS, UnsupportedError, library
 TOKENS = "input_ids"
 MOST_PROMPT = 64
 """Longest prompt of native steps; PyTorch, which decodes the weights once, reads longer ones."""
+MOST_ROUNDED_PROMPT = 2048
+"""The same where activations are rounded, so that products are in integers."""
 
 
 def is_prompt(arguments: Mapping[str, Any]) -> bool:
     """Return True for the first tokens of one sequence, without padding."""
     tokens, past = arguments[TOKENS], arguments[PAST]
-    if len(tokens) > 1 or tokens.shape[1] > MOST_PROMPT or past.get_seq_length():
+    if len(tokens) > 1 or past.get_seq_length():
         return False
     masks = [arguments[name] for name in MASKS if arguments.get(name) is not None]
     return all(mask.shape == tokens.shape and bool(mask.all()) for mask in masks)
@@ -39,22 +41,25 @@ def blocks_of(arguments: Mapping[str, Any], size: int) -> Iterator[dict[str, Any
         yield part
 
 
-def reads_prompts(step: BuiltStep) -> bool:
-    """Return True if native steps read short prompts faster than PyTorch.
+def longest_prompt(step: BuiltStep) -> int:
+    """Return the length of the longest prompt that native steps read faster than PyTorch.
 
     They do with mostly packed weights, if the rows of a step share what is decoded of a weight: on
-    AVX-512, and not in products of activations rounded to 8 bits. PyTorch decodes whole weights.
+    AVX-512, and for activations rounded to 8 bits on AVX-512 VNNI. PyTorch decodes whole weights.
     """
-    built = library()
-    if built is None or not built.mase_step_shares_rows():
-        return False
-    sizes = dict.fromkeys(KINDS, 0)
+    built, sizes, is_rounded = library(), dict.fromkeys(KINDS, 0), True
+    if built is None:
+        return 0
     for instruction in step.program.instructions:
         kind = KINDS[instruction.kind]
-        if kind == "packed_product" and instruction.function:
-            return False
         sizes[kind] += instruction.size[0] * instruction.size[1]
-    return sizes["packed_product"] > sizes["float_product"] + sizes["transposed_product"]
+        if kind == "packed_product":
+            is_rounded &= bool(instruction.function)
+            if not built.mase_step_shares_rows(instruction.function):
+                return 0
+    if sizes["packed_product"] <= sizes["float_product"] + sizes["transposed_product"]:
+        return 0
+    return MOST_ROUNDED_PROMPT if is_rounded else MOST_PROMPT
 
 
 def length_without_results(step: BuiltStep) -> int:

@@ -20,10 +20,10 @@ from chop.kernels.native_prompt import (
     blocks_of,
     is_prompt,
     length_without_results,
-    reads_prompts,
+    longest_prompt,
 )
 from chop.kernels.step_builder import MASKS, PAST, POSITIONS, BuiltStep, build_step
-from chop.kernels.step_cache import LayerAccess, access_to, check_layer, kind_of
+from chop.kernels.step_cache import LayerAccess, access_to, add_pages, check_layer, kind_of
 from chop.kernels.step_code import (
     KINDS,
     LayerRecord,
@@ -42,6 +42,8 @@ TOKENS, KEPT_LOGITS, LOGITS = "input_ids", "logits_to_keep", "logits"
 INPUTS = frozenset((TOKENS, PAST, POSITIONS, KEPT_LOGITS, *MASKS))
 MOST_TOKENS = 16
 """New tokens of one sequence in a native step; a prompt is read in blocks of as many."""
+ALL, LAST, NONE = "all", "last", "none"
+"""Tokens of a step whose results are computed; of one sequence it may be the last token alone."""
 MOST_FAILURES = 3
 """Steps in a row whose activations have no native product before native steps end."""
 
@@ -58,7 +60,7 @@ class _Program:
     hooks: list[Any]
     form: tuple[Any, ...]
     stored: int
-    reads_prompts: bool
+    longest_prompt: int
 
 
 class NativeStep:
@@ -99,34 +101,33 @@ class NativeStep:
                 _log.debug("generate: a step runs in PyTorch: %s.", error)
                 return None
 
-    def _step(
-        self, arguments: Mapping[str, Any], rows: int, *, is_stored_only: bool = False
-    ) -> Any:
+    def _step(self, arguments: Mapping[str, Any], rows: int, results: str = ALL) -> Any:
         """Run one step of a program of `rows` rows, of which the tokens are the first.
 
-        Return None if it failed, and a dict without outputs if it only stores.
+        Return None if it failed, and a dict without outputs for the results `NONE`.
         """
         program = self._program(rows)
         self._check(program, arguments)
         past = self._opened(arguments, rows)
-        return self._run(program, arguments, past, is_stored_only=is_stored_only)
+        return self._run(program, arguments, past, results)
 
     def _read(self, arguments: Mapping[str, Any]) -> Any:
         """Read a prompt into an empty cache, block by block; return None if a block failed."""
         parts = list(blocks_of(arguments, MOST_TOKENS))
         program, past = self._program(1), arguments[PAST]
         tensors = [k for k, v in program.step.outputs.items() if isinstance(v, Tensor)]
-        if not program.reads_prompts or tensors != [LOGITS]:
+        longest = program.longest_prompt
+        if arguments[TOKENS].shape[1] > longest or tensors != [LOGITS]:
             raise UnsupportedError("a prompt that PyTorch reads faster")
         cache, results, is_read = EmptyCache(past.layers, program.step.appended), [], False
         only_last = bool(arguments.get(KEPT_LOGITS))
         try:
             cache.begin()
             for number, part in enumerate(parts, 1):
-                is_stored_only = only_last and number < len(parts)
+                results_of = (LAST if number == len(parts) else NONE) if only_last else ALL
                 count = part[TOKENS].shape[1]
                 rows = count if count in self._programs else MOST_TOKENS  # a program takes long
-                result = self._step(part, rows, is_stored_only=is_stored_only)
+                result = self._step(part, rows, results_of)
                 if result is None:
                     return None
                 results.append(result)
@@ -163,7 +164,7 @@ class NativeStep:
         modules = [module for module in step.modules if module is not self._model]
         hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
         form, stored = _form(step, self._tables), length_without_results(step)
-        return _Program(step, step.program.finish(), hooks, form, stored, reads_prompts(step))
+        return _Program(step, step.program.finish(), hooks, form, stored, longest_prompt(step))
 
     def _give_up(self, problem: str) -> None:
         self.problem = problem
@@ -207,15 +208,21 @@ class NativeStep:
         for access, layer, record in zip(self._access, past.layers, self._layers, strict=True):
             access.open(layer, record, rows // sequences)
         is_sequence = rows > sequences
-        return PastRecord(self._layers, Update(), starts, past.get_seq_length() + 1, is_sequence)
+        length, used = past.get_seq_length() + 1, arguments[TOKENS].numel()
+        program = self._programs[rows]
+        assert program is not None, "a program is built before its record"
+        in_use = (rows, used, len(program.code), 0)
+        record = PastRecord(self._layers, Update(), starts, length, is_sequence, *in_use)
+        if hasattr(past, "page_table"):
+            add_pages(record, past, starts)
+        return record
 
     def _run(
         self,
         program: _Program,
         arguments: Mapping[str, Any],
         record: PastRecord,
-        *,
-        is_stored_only: bool,
+        results: str,
     ) -> Any:
         step, past, tokens = program.step, arguments[PAST], arguments[TOKENS]
         positions, count = arguments.get(POSITIONS), tokens.shape[1]
@@ -225,12 +232,14 @@ class NativeStep:
             buffer[: values.numel()] = values.reshape(-1, 1)
             buffer[values.numel() :] = values.reshape(-1)[-1]  # rows that nothing reads
         parts = list(zip(self._access, past.layers, self._layers, strict=True))
-        length = program.stored if is_stored_only else len(program.code)
+        length = program.stored if results == NONE else len(program.code)
+        if results == LAST:
+            record.results_from, record.first_result = program.stored, count - 1
         if self._execute(program, past, record, length=length):
             for access, layer, own in parts:
                 access.close(layer, own, count)
             self._failures = 0
-            return {} if is_stored_only else self._output(step, past, count)
+            return {} if results == NONE else self._output(step, past, count)
         for access, layer, _ in parts:
             access.undo(layer)
         self._failures += 1
@@ -296,7 +305,8 @@ def _form(step: BuiltStep, tables: list[dict[str, Any]]) -> tuple[Any, ...]:
     """Return what a program is built for: modules, tensors, their addresses and the modes."""
     parts = [tuple(map(id, table.values())) for table in tables]
     addresses = [parameter.data_ptr() for parameter in step.program.parameters]
-    return parts, addresses, [vars(module)["training"] for module in step.modules]
+    formats = [dict(vars(module).get("quantizers", ())) for module in step.modules]
+    return parts, addresses, formats, [vars(module)["training"] for module in step.modules]
 
 
 def _result(value: Any, past: Any, count: int) -> Any:

@@ -6,6 +6,7 @@
 // first way.
 
 #include "dots_neon.h"
+#include "dots_tiles.h"
 #include "dots_x86.h"
 #include "rows_alone.h"
 
@@ -51,7 +52,7 @@ void run_unpack(const Unpack& c) {
 template <class Format>
 bool run_linear(const Linear& c) {
   if constexpr (HAS_DOTS && Format::FITS_INT8)
-    if (integer_rows<Format>(c)) return true;
+    if (takes_tiles<Format>(c) ? tile_products<Format>(c) : integer_rows<Format>(c)) return true;
   if (c.rounds) return false;
   float_rows<Format>(c);
   return true;
@@ -109,16 +110,21 @@ inline void add_offsets(const float* x, const float* offsets, float* y, i64 batc
 // have to be rounded beforehand.
 template <class Format>
 bool run_linear_alone(const Linear& whole) {
+  if constexpr (HAS_DOTS && Format::FITS_INT8)
+    if (whole.rounds && takes_tiles<Format>(whole)) return tile_products<Format>(whole);
   Linear c = whole;
   std::vector<float> sums;
   if (c.offsets) {
-    sums = group_sums(c.x, c.batch, c.shape);
+    sums = group_sums(c.rounds ? rounded_rows(c).data() : c.x, c.batch, c.shape);
     c.sums = sums.data();
   }
   bool is_done = true;
   each_way<Format>(c, [&](const Linear& part, [[maybe_unused]] Way way) {
     if constexpr (HAS_DOTS && Format::FITS_INT8)
-      if (way != IN_FLOATS && integer_rows_alone<Format>(part)) return add_sums(part);
+      if (way != IN_FLOATS) {
+        if (takes_tiles<Format>(part) && tile_products<Format>(part)) return;
+        if (integer_rows_alone<Format>(part)) return add_sums(part);
+      }
     if (part.rounds)
       is_done = false;
     else

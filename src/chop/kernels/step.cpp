@@ -56,18 +56,18 @@ class Barrier {
 };
 
 // False where an instruction cannot compute its result.
-bool run(const Instruction& c, const Past& past, const Share& share) {
+bool run(const Instruction& c, const Past& past, Span some, const Share& share) {
   switch (c.kind) {
     case ELEMENTWISE: elementwise(c, share); return true;
     case ROW_SUMS: row_sums(c, share); return true;
     case LAYER_NORM: layer_norm(c, share); return true;
-    case EMBED: return embed(c);
-    case EMBED_PACKED: return embed_packed(c);
-    case FLOAT_PRODUCT: float_product(c, share); return true;
-    case TRANSPOSED_PRODUCT: transposed_product(c, share); return true;
-    case PACKED_PRODUCT: return packed_product(c, share);
-    case APPEND: return append(c, past);
-    case ATTEND: attend(c, past, share); return true;
+    case EMBED: return embed(c, some);
+    case EMBED_PACKED: return embed_packed(c, some);
+    case FLOAT_PRODUCT: float_product(c, some, share); return true;
+    case TRANSPOSED_PRODUCT: transposed_product(c, some, share); return true;
+    case PACKED_PRODUCT: return packed_product(c, some, share);
+    case APPEND: return append(c, past, some);
+    case ATTEND: attend(c, past, some, share); return true;
     default: return false;
   }
 }
@@ -79,12 +79,12 @@ double seconds() {
 
 }  // namespace
 
-// 1 if the rows of a product share what is decoded of the weight.
-extern "C" __attribute__((visibility("default"))) int mase_step_shares_rows() {
+// 1 if the rows of a product share what is decoded of the weight; `rounds`: of rounded rows.
+extern "C" __attribute__((visibility("default"))) int mase_step_shares_rows(int rounds) {
 #if defined(__AVX512F__)
-  return 1;
+  return rounds ? HAS_TILES : 1;
 #else
-  return 0;
+  return rounds ? HAS_TILES : 0;
 #endif
 }
 
@@ -107,7 +107,8 @@ extern "C" __attribute__((visibility("default"))) int mase_step(const Instructio
       const double start = times && is_first ? seconds() : 0.0;
       if (code[i].waits) barrier.wait(own.count);
       if ((code[i].is_shared || is_first) && is_sound.load(std::memory_order_relaxed) &&
-          !run(code[i], *past, code[i].is_shared ? own : all))
+          !run(code[i], *past, rows_of(code[i], *past, i >= past->results_from),
+               code[i].is_shared ? own : all))
         is_sound = 0;
       if (times && is_first) times[i] += seconds() - start;
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,8 +63,19 @@ def build_step(model: fx.GraphModule, rows: int = 1) -> BuiltStep:
     if not isinstance(outputs, dict) or set(builder.appended) != set(range(len(builder.appended))):
         raise UnsupportedError("an output or a cache of another form")
     appended = tuple(builder.appended[layer] for layer in range(len(builder.appended)))
+    own = [builder.token, builder.position, *_tensors((outputs, appended))]
+    builder.program.share_memory(own)
     parts = (builder.program, builder.token, builder.position, outputs, appended)
     return BuiltStep(*parts, tuple(modules))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested values."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | tuple | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(each)
 
 
 def _value(

@@ -7,6 +7,8 @@ layers of a cache in number formats encode the new token themselves, in Python.
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -14,8 +16,9 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from chop.kernels.cache import PackedLayer
+from chop.kernels.cache_pages import PagedLayer
 from chop.kernels.row_codecs import FloatCodec
-from chop.kernels.step_code import LayerRecord, UnsupportedError
+from chop.kernels.step_code import LayerRecord, PastRecord, UnsupportedError
 
 ROOM = 64
 """Least number of free tokens in a new buffer; a buffer has room for as many as it holds."""
@@ -153,6 +156,48 @@ class RoomyLayer:
         """Do nothing: the layer changes when the step ends."""
 
 
+class PagedAccess:
+    """Keys and values of a layer in pages, which the native code finds by their list."""
+
+    def owns(self, layer: Any) -> bool:
+        """Return False: rows may join and leave."""
+        return False
+
+    def open(self, layer: Any, record: LayerRecord, count: int = 1) -> None:
+        """Write the addresses of the slabs to `record`."""
+        layer.make_room()
+        keys, values = layer.stored.tables
+        record.key, record.value = ctypes.addressof(keys), ctypes.addressof(values)
+        one, other = layer.stored.keys[0], layer.stored.values[0]
+        record.key_row, record.key_head = one.stride(0), one.stride(1)
+        record.value_row, record.value_head = other.stride(0), other.stride(1)
+        record.tokens = layer.cumulative_length + 1
+        record.is_updated_by_caller = 0
+
+    def update(self, layer: Any, record: LayerRecord, key: Tensor, value: Tensor) -> None:
+        """Do nothing: the native code writes the new token."""
+
+    def close(self, layer: Any, record: LayerRecord, count: int = 1) -> None:
+        """Count the new tokens."""
+        layer.cumulative_length += count
+
+    def undo(self, layer: Any) -> None:
+        """Do nothing: the layer changes when the step ends."""
+
+
+def add_pages(record: PastRecord, past: Any, starts: Sequence[int] | None) -> None:
+    """Add the pages of a cache to the record of a step; raise if a mask hides one of its tokens.
+
+    `starts`: the first token of each row by the mask, None if all rows have all tokens.
+    """
+    stored = past.layers[0].firsts()
+    if [past.get_seq_length() - start for start in starts or [0] * len(stored)] != stored:
+        raise UnsupportedError("a mask other than that of the sequences in pages")
+    table, record.pages_step = past.page_table()
+    record.pages, record.starts = table, None
+    record.stored = (ctypes.c_int64 * len(stored))(*stored)
+
+
 def kind_of(layer: Any) -> tuple[type, Any]:
     """Return what the access to a layer depends on: its class and its codec."""
     return type(layer), getattr(layer, "codec", None)
@@ -160,6 +205,8 @@ def kind_of(layer: Any) -> tuple[type, Any]:
 
 def access_to(layer: Any) -> LayerAccess:
     """Return a new access to a layer of this kind; raise UnsupportedError if there is none."""
+    if isinstance(layer, PagedLayer):
+        return PagedAccess()
     if isinstance(getattr(layer, "codec", None), FloatCodec) and hasattr(layer, "room_for"):
         return RoomyLayer()
     if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
@@ -175,6 +222,12 @@ def check_layer(layer: Any, rows: int) -> None:
         if not layer.is_initialized or layer.dtype != torch.float32 or layer.device.type != "cpu":
             raise UnsupportedError("a cache without tokens, or not of float32 on the CPU")
         if layer.rows != rows:
+            raise UnsupportedError("a cache of other rows")
+        return
+    if isinstance(layer, PagedLayer):
+        if not layer.is_initialized or layer.dtype != torch.float32 or layer.device.type != "cpu":
+            raise UnsupportedError("a cache without tokens, or not of float32 on the CPU")
+        if len(layer.batch.sequences) != rows:
             raise UnsupportedError("a cache of other rows")
         return
     keys, values = layer.keys, layer.values

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from chop import native
+from chop.kernels.step_memory import share_memory
 
 SOURCE = Path(__file__).with_name("step.cpp")
 DIMENSIONS = 4
@@ -82,7 +83,10 @@ class PastRecord(ctypes.Structure):
         ("layers", ctypes.POINTER(LayerRecord)),
         ("update", Update),
         ("starts", ctypes.POINTER(ctypes.c_int64)),
-        *((name, ctypes.c_int64) for name in ("length", "is_sequence")),
+        *((name, ctypes.c_int64) for name in ("length", "is_sequence", "rows", "used")),
+        *((name, ctypes.c_int64) for name in ("results_from", "first_result")),
+        *((name, ctypes.POINTER(ctypes.c_int64)) for name in ("pages", "stored")),
+        ("pages_step", ctypes.c_int64),
     )
 
 
@@ -94,6 +98,7 @@ def library() -> ctypes.CDLL | None:
         return None
     past, pointer = ctypes.POINTER(PastRecord), ctypes.c_void_p
     built.mase_step.argtypes = [pointer, ctypes.c_int64, past, ctypes.c_int, pointer]
+    built.mase_step_shares_rows.argtypes = [ctypes.c_int]
     built.mase_step.restype = built.mase_step_shares_rows.restype = ctypes.c_int
     return built
 
@@ -104,14 +109,21 @@ class StepProgram:
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.kept: list[Any] = []
+        self.buffers: list[Tensor] = []
         self.parameters: list[torch.nn.Parameter] = []
         self._fresh: dict[int, bool] = {}  # storage written since the last wait -> is shared
 
     def empty(self, *shape: int) -> Tensor:
         """Return a new buffer."""
         buffer = torch.zeros(shape)
-        self.kept.append(buffer)
+        self.buffers.append(buffer)
         return buffer
+
+    def share_memory(self, pinned: Sequence[Tensor]) -> None:
+        """Let buffers share memory, but for `pinned`; views of the others lose theirs."""
+        self.kept.append(share_memory(self.instructions, self.buffers, pinned))
+        self.kept.extend(pinned)
+        self.buffers = []
 
     def add(
         self,

@@ -32,6 +32,9 @@ struct Layer {
   i64 is_updated_by_caller;
 };
 
+// Tokens of a page and pages of a slab, as in `cache_pages.py`.
+constexpr i64 PAGE = 32, SLAB = 32;
+
 // A function of the caller that adds the new tokens to a layer and fills in its record; 0 if it
 // failed.
 using Update = int (*)(i64 layer);
@@ -39,16 +42,39 @@ using Update = int (*)(i64 layer);
 // Keys and values of all layers for a batch of rows. All rows end at the same token, and row b
 // starts at token starts[b] of the `length` tokens so far; without `starts` all start at 0. With
 // `is_sequence` the rows are successive tokens of one sequence: row b ends b tokens later.
+//
+// With `pages` row b has stored[b] tokens so far, in the pages that are listed from pages[b *
+// pages_step] on. Keys and values of a layer are then lists of slabs; a slab has SLAB pages, which
+// are `row` numbers apart, and the heads of a page are `head` numbers apart.
 struct Past {
   const Layer* layers;
   Update update;
   const i64* starts;
   i64 length, is_sequence;
+  i64 rows, used;                  // rows of the program, and how many of them have a token
+  i64 results_from, first_result;  // from this instruction on, only rows from `first_result` count
+  const i64* pages;
+  const i64* stored;
+  i64 pages_step;
 
-  i64 end(const Layer& l, i64 row) const { return l.tokens + (is_sequence ? row : 0); }
-  float* keys(const Layer& l, i64 row) const { return l.key + (is_sequence ? 0 : row * l.key_row); }
-  float* values(const Layer& l, i64 row) const {
-    return l.value + (is_sequence ? 0 : row * l.value_row);
+  i64 end(const Layer& l, i64 row) const {
+    const i64 own = pages ? stored[is_sequence ? 0 : row] + 1 : l.tokens;
+    return own + (is_sequence ? row : 0);
+  }
+  // Keys of a head from one token on, to the end of its page if there are pages; `size` numbers
+  // per token.
+  float* keys(const Layer& l, i64 row, i64 head, i64 token, i64 size) const {
+    if (pages) return in_page(l.key, l.key_row, row, token) + head * l.key_head + token % PAGE * size;
+    return l.key + (is_sequence ? 0 : row * l.key_row) + head * l.key_head + token * size;
+  }
+  float* values(const Layer& l, i64 row, i64 head, i64 token, i64 size) const {
+    if (pages)
+      return in_page(l.value, l.value_row, row, token) + head * l.value_head + token % PAGE * size;
+    return l.value + (is_sequence ? 0 : row * l.value_row) + head * l.value_head + token * size;
+  }
+  float* in_page(const float* slabs, i64 step, i64 row, i64 token) const {
+    const i64 page = pages[(is_sequence ? 0 : row * pages_step) + token / PAGE];
+    return reinterpret_cast<float* const*>(slabs)[page / SLAB] + page % SLAB * step;
   }
 
   // A layer with a window may have dropped tokens.
@@ -56,6 +82,12 @@ struct Past {
     const i64 first = starts ? starts[row] - (length - l.tokens) : 0;
     return first > 0 ? first : 0;
   }
+};
+
+// Rows `first` to `last` - 1 of the operands of an instruction.
+struct Span {
+  i64 first, last;
+  i64 count() const { return last - first; }
 };
 
 struct Share {
@@ -194,13 +226,18 @@ inline void softmax_in_place(float* x, i64 n) {
 
 // --- tables and products ------------------------------------------------------------------------
 
-// Products and tables have size[2] rows of x.
-inline i64 batch_of(const Instruction& c) { return c.size[2]; }
+// Products, tables and attention have size[2] rows: number[1] for each row of the program, or 0
+// where all have to be computed.
+inline Span rows_of(const Instruction& c, const Past& past, bool is_result) {
+  const i64 each = static_cast<i64>(c.number[1]);
+  if (!each) return {0, c.size[2]};
+  return {is_result ? past.first_result * each : 0, past.used * each};
+}
 
 // Rows a[b] of a float table of size (rows, columns); false where there is no such row.
-inline bool embed(const Instruction& c) {
+inline bool embed(const Instruction& c, Span some) {
   const i64 columns = c.size[1];
-  for (i64 b = 0; b < batch_of(c); ++b) {
+  for (i64 b = some.first; b < some.last; ++b) {
     const i64 row = static_cast<i64>(c.a.at[b]);
     if (row < 0 || row >= c.size[0]) return false;
     std::memcpy(c.out.at + b * columns, static_cast<const float*>(c.more[0]) + row * columns,
@@ -222,11 +259,11 @@ inline i64 scale_bytes(const Instruction& c) {
 }
 
 // Rows a[b] of a packed table; more: codes, scales, offsets. False where there is no such row.
-inline bool embed_packed(const Instruction& c) {
+inline bool embed_packed(const Instruction& c, Span some) {
   Shape shape = shape_of(c);
   const i64 rows = shape.rows, bytes = shape.bytes(static_cast<int>(c.whole[5]));
   shape.rows = 1;
-  for (i64 b = 0; b < batch_of(c); ++b) {
+  for (i64 b = some.first; b < some.last; ++b) {
     const i64 row = static_cast<i64>(c.a.at[b]);
     float* out = c.out.at + b * shape.columns;
     if (row < 0 || row >= rows) return false;
@@ -248,65 +285,67 @@ inline void add_bias(float* y, i64 batch, i64 step, const void* bias, i64 first,
 }
 
 // more: codes, scales, offsets, bias; `function` is 1 where x is rounded to MXINT8.
-inline bool packed_product(const Instruction& c, const Share& share) {
+inline bool packed_product(const Instruction& c, Span some, const Share& share) {
   Shape shape = shape_of(c);
-  const i64 step = shape.rows, batch = batch_of(c);
+  const i64 step = shape.rows, batch = some.count();
+  const float* x = c.a.at + some.first * shape.columns;
+  float* y = c.out.at + some.first * step;
   const i64 first = share.first(step), last = share.last(step);
   shape.rows = last - first;
   if (!shape.rows) return true;
   const i64 bytes = shape.bytes(static_cast<int>(c.whole[5]));
   const float* offsets = c.more[2] ? row_of<float>(c.more[2], first, shape.groups()) : nullptr;
-  const Linear part{c.a.at, row_of<u8>(c.more[0], first, bytes),
-                    row_of<u8>(c.more[1], first, scale_bytes(c)), c.out.at + first, batch, shape,
+  const Linear part{x, row_of<u8>(c.more[0], first, bytes),
+                    row_of<u8>(c.more[1], first, scale_bytes(c)), y + first, batch, shape,
                     c.function != 0, 1, step, offsets};
   if (!LINEAR_ALONE[c.whole[0]](part)) return false;
-  add_bias(c.out.at, batch, step, c.more[3], first, last);
+  add_bias(y, batch, step, c.more[3], first, last);
   return true;
 }
 
 // A float weight (rows, columns); more: weight, bias.
-inline void float_product(const Instruction& c, const Share& share) {
-  const i64 rows = c.size[0], columns = c.size[1], batch = batch_of(c);
+inline void float_product(const Instruction& c, Span some, const Share& share) {
+  const i64 rows = c.size[0], columns = c.size[1];
   const i64 first = share.first(rows), last = share.last(rows);
   for (i64 r = first; r < last; ++r) {
     const float* w = row_of<float>(c.more[0], r, columns);
-    i64 b = 0;
-    for (; b + 4 <= batch; b += 4)
+    i64 b = some.first;
+    for (; b + 4 <= some.last; b += 4)
       float_products<4, SUMS>(w, c.a.at + b * columns, columns, c.out.at + b * rows + r, rows);
-    for (; b < batch; ++b)
+    for (; b < some.last; ++b)
       float_products<1, SUMS>(w, c.a.at + b * columns, columns, c.out.at + b * rows + r, rows);
   }
-  add_bias(c.out.at, batch, rows, c.more[1], first, last);
+  add_bias(c.out.at + some.first * rows, some.count(), rows, c.more[1], first, last);
 }
 
 // A float weight (columns, rows), as in `addmm`.
-inline void transposed_product(const Instruction& c, const Share& share) {
-  const i64 rows = c.size[0], columns = c.size[1], batch = batch_of(c);
+inline void transposed_product(const Instruction& c, Span some, const Share& share) {
+  const i64 rows = c.size[0], columns = c.size[1];
   const i64 first = share.first(rows), last = share.last(rows);
-  for (i64 b = 0; b < batch; ++b)
+  for (i64 b = some.first; b < some.last; ++b)
     for (i64 r = first; r < last; ++r) c.out.at[b * rows + r] = 0.0f;
   for (i64 k = 0; k < columns; ++k) {
     const float* __restrict w = row_of<float>(c.more[0], k, rows);
-    for (i64 b = 0; b < batch; ++b) {
+    for (i64 b = some.first; b < some.last; ++b) {
       float* __restrict y = c.out.at + b * rows;
       const float x = c.a.at[b * columns + k];
       for (i64 r = first; r < last; ++r) y[r] += x * w[r];
     }
   }
-  add_bias(c.out.at, batch, rows, c.more[1], first, last);
+  add_bias(c.out.at + some.first * rows, some.count(), rows, c.more[1], first, last);
 }
 
 // --- attention ----------------------------------------------------------------------------------
 
 // Writes the key and the value of the new token of each row; whole: layer, heads, size, value size.
-inline bool append(const Instruction& c, const Past& past) {
+inline bool append(const Instruction& c, const Past& past, Span some) {
   const Layer& l = past.layers[c.whole[0]];
   if (l.is_updated_by_caller) return past.update(c.whole[0]) != 0;
-  for (i64 b = 0; b < batch_of(c); ++b)
+  for (i64 b = some.first; b < some.last; ++b)
     for (i64 h = 0; h < c.whole[1]; ++h) {
       const i64 token = past.end(l, b) - 1;
-      float* key = past.keys(l, b) + h * l.key_head + token * c.whole[2];
-      float* value = past.values(l, b) + h * l.value_head + token * c.whole[3];
+      float* key = past.keys(l, b, h, token, c.whole[2]);
+      float* value = past.values(l, b, h, token, c.whole[3]);
       const float* new_key = c.a.at + b * c.a.step[2] + h * c.a.step[0];
       const float* new_value = c.b.at + b * c.b.step[2] + h * c.b.step[0];
       for (i64 i = 0; i < c.whole[2]; ++i) key[i] = new_key[i * c.a.step[1]];
@@ -335,9 +374,8 @@ inline void dot_keys(const float* query, const float* keys, i64 size, i64 n, flo
   for (; t < n; ++t) float_products<1>(query, keys + t * size, size, scores + t, 1);
 }
 
-inline void sum_values(const float* weights, const float* values, i64 size, i64 n,
+inline void add_values(const float* weights, const float* values, i64 size, i64 n,
                        float* __restrict out) {
-  for (i64 i = 0; i < size; ++i) out[i] = 0.0f;
   i64 t = 0;
   for (; t + 4 <= n; t += 4) {
     const float* v = values + t * size;
@@ -349,27 +387,58 @@ inline void sum_values(const float* weights, const float* values, i64 size, i64 
     for (i64 i = 0; i < size; ++i) out[i] += weights[t] * values[t * size + i];
 }
 
+// Keys or values of tokens `first` to `last` - 1 of a row, side by side.
+template <class At>
+const float* gathered(std::vector<float>& memory, i64 first, i64 last, i64 size, At at) {
+  memory.resize(static_cast<size_t>((last - first) * size));
+  for (i64 t = first, next; t < last; t = next) {
+    next = min(last, (t / PAGE + 1) * PAGE);
+    std::memcpy(memory.data() + (t - first) * size, at(t),
+                static_cast<size_t>((next - t) * size) * sizeof(float));
+  }
+  return memory.data();
+}
+
+// Memory of a thread for attention.
+struct Scratch {
+  std::vector<float> scores, keys, values;
+};
+
 // size[0] heads of each row. whole: layer, query heads per key head, size, value size, window (0:
 // none), steps on scores.
-inline void attend(const Instruction& c, const Past& past, const Share& share) {
-  static thread_local std::vector<float> scores;
+inline void attend(const Instruction& c, const Past& past, Span some, const Share& share) {
+  static thread_local Scratch own;
   const Layer& l = past.layers[c.whole[0]];
   const i64 heads = c.size[0], size = c.whole[2], value_size = c.whole[3], window = c.whole[4];
-  const i64 most = past.end(l, batch_of(c));
-  if (static_cast<i64>(scores.size()) < most) scores.resize(static_cast<size_t>(2 * most));
-  for (i64 i = share.first(batch_of(c) * heads); i < share.last(batch_of(c) * heads); ++i) {
-    const i64 b = i / heads, h = i % heads, key_head = h / c.whole[1];
+  const i64 items = some.count() * heads;
+  for (i64 i = share.first(items); i < share.last(items); ++i) {
+    const i64 b = some.first + i / heads, h = i % heads, head = h / c.whole[1];
     const i64 end = past.end(l, b);
-    i64 start = past.start(l, b);
+    i64 start = past.pages ? 0 : past.start(l, b);
     if (window && end - start > window) start = end - window;
     const i64 n = end - start;
-    const float* keys = past.keys(l, b) + key_head * l.key_head + start * size;
-    const float* values = past.values(l, b) + key_head * l.value_head + start * value_size;
-    dot_keys(c.a.at + b * c.a.step[2] + h * c.a.step[0], keys, size, n, scores.data());
-    change_scores(c, scores.data(), n);
-    softmax_in_place(scores.data(), n);
-    sum_values(scores.data(), values, value_size, n,
-               c.out.at + b * c.out.step[2] + h * c.out.step[0]);
+    if (static_cast<i64>(own.scores.size()) < n) own.scores.resize(static_cast<size_t>(2 * n));
+    float* scores = own.scores.data();
+    const auto keys = [&](i64 t) { return past.keys(l, b, head, t, size); };
+    const auto values = [&](i64 t) { return past.values(l, b, head, t, value_size); };
+    // sums take four tokens at a time, which lie side by side if the first is that of a page
+    const bool is_gathered = past.pages && start % PAGE;
+    const i64 most = past.pages && !is_gathered ? PAGE : n;
+    const float *all_keys = nullptr, *all_values = nullptr;
+    if (is_gathered) {
+      all_keys = gathered(own.keys, start, end, size, keys);
+      all_values = gathered(own.values, start, end, value_size, values);
+    }
+    const float* query = c.a.at + b * c.a.step[2] + h * c.a.step[0];
+    for (i64 t = start; t < end; t += most)
+      dot_keys(query, all_keys ? all_keys : keys(t), size, min(most, end - t), scores + t - start);
+    change_scores(c, scores, n);
+    softmax_in_place(scores, n);
+    float* out = c.out.at + b * c.out.step[2] + h * c.out.step[0];
+    for (i64 j = 0; j < value_size; ++j) out[j] = 0.0f;
+    for (i64 t = start; t < end; t += most)
+      add_values(scores + t - start, all_values ? all_values : values(t), value_size,
+                 min(most, end - t), out);
   }
 }
 

@@ -204,12 +204,27 @@ def _table_rows(b: StepBuilder, index: Tensor, weight: Tensor | PackedTensor) ->
     views: dict[str, Any] = {"out": (out.data_ptr(), ()), "a": (index.data_ptr(), ())}
     if isinstance(weight, PackedTensor):
         parts = _packed_fields(p, weight, None)
-        p.add("embed_packed", out, [index], size=(1, 1, index.numel()), **views, **parts)
+        p.add(
+            "embed_packed", out, [index], size=(1, 1, index.numel()), **_rows_in_use(b, index, 1),
+            **views, **parts,
+        )  # fmt: skip
     else:
         _want(weight.dtype == torch.float32, f"a table of {weight.dtype}")
         size = (*weight.shape, index.numel())
-        p.add("embed", out, [index], **views, size=size, more=(p.weight(weight),))
+        p.add(
+            "embed", out, [index], size=size, **_rows_in_use(b, index, 1), **views,
+            more=(p.weight(weight),),
+        )  # fmt: skip
     return out
+
+
+def _rows_in_use(b: StepBuilder, x: Tensor, columns: int) -> dict[str, Any]:
+    """Return how many rows of `columns` there are in `x` for each row of the program.
+
+    The native code computes those of the rows in use. 0 stands for an operand without such rows.
+    """
+    per_row = x.numel() // columns // b.rows if x.shape[0] == b.rows else 0
+    return {"number": (0, per_row)}
 
 
 def _packed_fields(p: StepProgram, weight: PackedTensor, bias: Tensor | None) -> dict[str, Any]:
@@ -257,7 +272,6 @@ def _packed_linear(b: StepBuilder, layer: QLinearPacked, x: Tensor) -> Tensor:
     rounds = form == ROUNDED
     _want(set(layer.quantizers) <= {"data_in"}, "a packed layer with quantised outputs")
     _want(form is None or rounds, f"activations in {form}")
-    _want(not (rounds and layer.weight.offsets is not None), "rounded activations and offsets")
     fields = _packed_fields(b.program, layer.weight, layer.bias)
     return _product(b, "packed_product", x, layer.weight.shape, function=int(rounds), **fields)
 
@@ -268,7 +282,8 @@ def _product(b: StepBuilder, kind: str, x: Tensor, shape: tuple[int, ...], **fie
     out = p.empty(*x.shape[:-1], shape[0])
     views = {"out": (out.data_ptr(), ()), "a": (x.data_ptr(), ())}
     size = (*shape, x.numel() // shape[1])
-    p.add(kind, out, [x], is_shared=True, size=size, **views, **fields)
+    in_use = _rows_in_use(b, x, shape[1])
+    p.add(kind, out, [x], is_shared=True, size=size, **in_use, **views, **fields)
     return out
 
 
@@ -294,7 +309,7 @@ def _update_past(b: StepBuilder, past: Past, key: Tensor, value: Tensor, layer: 
     )
     p.add(
         "append", written, [key, value], a=new_key, b=new_value, size=(1, 1, rows),
-        whole=(layer, heads, key.shape[3], value.shape[3]),
+        whole=(layer, heads, key.shape[3], value.shape[3]), number=(0, 1),
     )  # fmt: skip
     _want(layer not in b.appended, "a layer that is updated twice")
     b.appended[layer] = (key, value)
@@ -344,6 +359,7 @@ def _attend(b: StepBuilder, scores: Scores, values: Any) -> Tensor:
         out=(out.data_ptr(), (values.size, 0, heads * values.size)),
         a=(query.data_ptr(), (query.stride(1), 0, query.stride(0))),
         more=(ctypes.addressof(steps),), whole=(*sizes, scores.window or 0, len(scores.steps)),
+        number=(0, 1),
     )  # fmt: skip
     return out.transpose(1, 2)
 

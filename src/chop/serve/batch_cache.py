@@ -2,10 +2,9 @@
 
 The rows of a batch end at the same column, as in a batch with padding on the left: a captured
 graph takes such a batch with a mask and positions, whatever its kind of attention. Each layer has
-spare columns on the right, so a step writes its tokens without copying the older ones. The cache
-is not paged: attention of the captured graph reads one tensor per layer, so pages would be
-gathered, that is copied, at every step. A batch holds `rows × longest row` tokens, and the engine
-limits both.
+spare columns on the right, so a step writes its tokens without copying the older ones. A batch
+holds `rows × longest row` tokens. It serves GPUs and caches in number formats, whose attention
+reads one tensor per layer; floats on a CPU lie in pages (`chop.serve.paged_batch`).
 """
 
 from __future__ import annotations
@@ -89,6 +88,22 @@ class BatchLayer(PackedLayer):  # type: ignore[no-untyped-call]
         self.cumulative_length = width
 
 
+def padded_inputs(tokens: Tensor, stored: Sequence[int]) -> dict[str, Any]:
+    """Return the inputs for new `tokens` of rows with padding on the left.
+
+    `stored`: the number of tokens that the cache of each row has.
+    """
+    count, lengths = tokens.shape[1], torch.tensor(stored)[:, None]
+    width = int(lengths.max()) + count
+    mask = torch.arange(width)[None, :] >= width - count - lengths
+    return {
+        "input_ids": tokens,
+        "attention_mask": mask.long().to(tokens.device),
+        "position_ids": (lengths + torch.arange(count)).to(tokens.device),
+        "logits_to_keep": 1,
+    }
+
+
 def _with_room(part: Tensor, left: int) -> Tensor:
     """Return a copy of `part` with `left` zero columns before it and spare columns behind it."""
     return pad(part, (0, 0, left, SPARE))
@@ -126,20 +141,16 @@ class BatchCache(Cache):
         """Columns in use: tokens of the longest row."""
         return max(self.lengths, default=0)
 
+    @property
+    def tokens_of_memory(self) -> int:
+        """Columns in use, times rows."""
+        return self.width * len(self.lengths)
+
     def inputs(self, tokens: Tensor) -> dict[str, Any]:
         """Return the model's inputs for `tokens`, and count them as stored."""
-        count = tokens.shape[1]
-        lengths = torch.tensor(self.lengths)[:, None]
-        self.lengths = [length + count for length in self.lengths]
-        columns = torch.arange(self.width)[None, :]
-        mask = columns >= self.width - count - lengths
-        return {
-            "input_ids": tokens,
-            "attention_mask": mask.long().to(tokens.device),
-            "position_ids": (lengths + torch.arange(count)).to(tokens.device),
-            "past_key_values": self,
-            "logits_to_keep": 1,
-        }
+        lengths = self.lengths
+        self.lengths = [length + tokens.shape[1] for length in lengths]
+        return {**padded_inputs(tokens, lengths), "past_key_values": self}
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep these rows of the batch."""

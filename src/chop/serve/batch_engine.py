@@ -20,14 +20,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.graph.generating_model import has_cache
-from chop.kernels.row_codecs import FLOAT
+from chop.kernels.cache import formats_by_layer
+from chop.kernels.cache_pages import PAGE, PagedSequence, PagePool, pages_for
+from chop.kernels.row_codecs import FLOAT, FloatCodec, codec_of
 from chop.log import get_logger
 from chop.serve.batch_cache import BatchCache
 from chop.serve.jobs import CANCELLED, LENGTH, STOP, Job, TokenList
+from chop.serve.paged_batch import PagedBatch
 from chop.serve.request_errors import (
     ContextLengthError,
     GenerationError,
@@ -50,14 +54,18 @@ class EngineLimits:
 
     `max_batch`: sequences that decode together. `max_queue`: jobs that wait for a place.
     `max_length`: tokens of a prompt with its answer; None takes the model's own limit.
+    `max_cached_tokens`: tokens of all sequences that decode together, with those that they may
+    still get; None has room for `max_batch` of the largest length.
     """
 
     max_batch: int = 8
     max_queue: int = 128
     max_length: int | None = None
+    max_cached_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("max_batch", 1), ("max_queue", 0), ("max_length", 2)):
+        least_values = {"max_batch": 1, "max_queue": 0, "max_length": 2, "max_cached_tokens": PAGE}
+        for name, least in least_values.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name}: {value}. Allowed: {least} or more.")
@@ -88,7 +96,8 @@ class BatchEngine:
         self._waiting: deque[Job] = deque()
         self._joining: list[Job] = []
         self._running: list[Job] = []
-        self._batch: BatchCache | None = None
+        self._batch: BatchCache | PagedBatch | None = None
+        self._pool = self._made_pool()
         self._changed = threading.Condition()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
@@ -108,9 +117,44 @@ class BatchEngine:
 
     @property
     def cached_tokens(self) -> int:
-        """Columns of the cache in use, times rows."""
+        """Tokens that the memory of the running sequences has room for."""
         batch = self._batch
-        return 0 if batch is None else batch.width * len(batch.lengths)
+        return 0 if batch is None else batch.tokens_of_memory
+
+    @property
+    def reserved_tokens(self) -> int:
+        """Tokens that the running sequences have and may still get, in whole pages."""
+        if self._pool is not None:
+            return self._pool.reserved * PAGE
+        return sum(map(_most_tokens, self._running))
+
+    @property
+    def max_cached_tokens(self) -> int:
+        """Largest number of reserved tokens."""
+        if self._pool is not None:
+            return self._pool.limit * PAGE
+        return self.limits.max_cached_tokens or self.limits.max_batch * self.max_length
+
+    def _made_pool(self) -> PagePool | None:
+        """Return a pool for keys and values; None where they are not in pages.
+
+        They are as floats on the CPU. Other caches have a row for each sequence, as long as the
+        longest.
+        """
+        model, config = self._model, self._model.config
+        layers = len(DynamicCache(config=config).layers)
+        formats = formats_by_layer(self._cache_formats, layers)
+        is_float = all(isinstance(codec_of(form, "cache"), FloatCodec) for form in formats)
+        if not is_float or model.device.type != "cpu" or model.dtype != torch.float32:
+            return None
+        most = self.limits.max_cached_tokens
+        pages = self.limits.max_batch * pages_for(self.max_length)
+        return PagePool(pages if most is None else most // PAGE, layers)
+
+    def _has_room(self, job: Job) -> bool:
+        if self._pool is not None:
+            return self._pool.has_room(_most_tokens(job))
+        return self.reserved_tokens + _most_tokens(job) <= self.max_cached_tokens
 
     @property
     def is_open(self) -> bool:
@@ -149,6 +193,12 @@ class BatchEngine:
                 f"the prompt has {length} tokens and the answer up to {most}: together "
                 f"{length + most}. Allowed: {self.max_length}."
             )
+        if pages_for(length + most) * PAGE > self.max_cached_tokens:
+            raise ContextLengthError(
+                f"the prompt has {length} tokens and the answer up to {most}: together "
+                f"{length + most}. The cache has room for {self.max_cached_tokens}, in pages of "
+                f"{PAGE}. Give a shorter prompt or a smaller max_tokens."
+            )
         largest, least = max(job.prompt), min(job.prompt)
         if not 0 <= least <= largest < self.vocabulary:
             wrong = least if least < 0 else largest
@@ -177,7 +227,7 @@ class BatchEngine:
         if job is None:
             return False
         job.sampler = Sampler(self._model, job.prompt, job.sampling)
-        cache = BatchCache(self._model.config, self._cache_formats)
+        cache = self._new_cache(job)
         logits = self._logits(torch.tensor([job.prompt]), cache)
         self.metrics.prompt_tokens.add(len(job.prompt))
         if self._batch is None:
@@ -190,9 +240,17 @@ class BatchEngine:
         self._advance([job], logits)
         return True
 
+    def _new_cache(self, job: Job) -> Any:
+        """Return the cache of one sequence."""
+        if self._pool is None:
+            return BatchCache(self._model.config, self._cache_formats)
+        return PagedBatch(self._pool, [PagedSequence(self._pool, _most_tokens(job))])
+
     def _next_job(self) -> Job | None:
         with self._changed:
             while self._waiting and len(self._running) < self.limits.max_batch:
+                if not self._waiting[0].is_cancelled and not self._has_room(self._waiting[0]):
+                    return None  # in order: a long sequence is not overtaken for ever
                 job = self._waiting.popleft()
                 if not job.is_cancelled:
                     self._joining.append(job)
@@ -208,7 +266,7 @@ class BatchEngine:
         logits = self._logits(torch.tensor(last)[:, None], self._batch)
         self._advance(list(self._running), logits)
 
-    def _logits(self, tokens: Tensor, cache: BatchCache) -> Tensor:
+    def _logits(self, tokens: Tensor, cache: Any) -> Tensor:
         """Return the logits after the last of `tokens`, one row per sequence."""
         inputs = cache.inputs(tokens.to(self._model.device))
         output = self._model(**{k: v for k, v in inputs.items() if k in self._inputs})
@@ -244,9 +302,8 @@ class BatchEngine:
         rows = [row for row, job in enumerate(self._running) if job not in jobs]
         self._running = [self._running[row] for row in rows]
         assert self._batch is not None, "running jobs have a cache"
-        if rows:
-            self._batch.keep(rows)
-        else:
+        self._batch.keep(rows)
+        if not rows:
             self._batch = None
         for job in jobs:
             self.metrics.answers.add(reason=reason)
@@ -292,6 +349,7 @@ class BatchEngine:
             self.error = error
             jobs = self._present()
             self._running, self._joining, self._batch = [], [], None
+            self._pool = self._made_pool()
             self._waiting.clear()
             self._changed.notify_all()
         for job in jobs:
@@ -306,6 +364,11 @@ class BatchEngine:
         while self.step():
             pass
         return [[token.id for token in answer.tokens] for answer in answers]
+
+
+def _most_tokens(job: Job) -> int:
+    """Return the tokens of the prompt and of the longest answer."""
+    return len(job.prompt) + job.sampling.max_tokens
 
 
 def _check_graph(graph: MaseGraph) -> None:

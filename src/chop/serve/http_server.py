@@ -202,7 +202,9 @@ class HttpServer:
         gauges: dict[str, tuple[str, float]] = {
             "running": ("Answers in the batch.", engine.running),
             "waiting": ("Answers in the queue.", engine.waiting),
-            "cached_tokens": ("Tokens of the cache: rows times the longest.", engine.cached_tokens),
+            "cached_tokens": ("Tokens that the cache in use has room for.", engine.cached_tokens),
+            "reserved_tokens": ("The same with answers at their longest.", engine.reserved_tokens),
+            "max_cached_tokens": ("Limit of reserved tokens.", engine.max_cached_tokens),
         }
         text = engine.metrics.text(gauges)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")

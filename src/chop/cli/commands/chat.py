@@ -43,6 +43,7 @@ def run(config: ChatConfig, session: Session) -> dict[str, Any]:
     from chop.cli.source import describe
     from chop.cli.text_generation import load_engine, load_language_model
     from chop.serve.answer_text import TextTokenizer
+    from chop.serve.batch_engine import EngineLimits
     from chop.serve.sampling import Sampling
 
     source, graph, tokenizer = load_language_model(config, session)
@@ -54,7 +55,7 @@ def run(config: ChatConfig, session: Session) -> dict[str, Any]:
         )
     temperature = config.temperature if config.sample else 0.0
     sampling = Sampling(config.max_new_tokens, temperature, config.top_p, config.seed)
-    engine = load_engine(config, graph, "chat")
+    engine = load_engine(config, graph, "chat", EngineLimits(max_batch=1, max_queue=0))
     session.start_work()
     chat = ChatLoop(engine, words, sampling, session.console, config.system)
     chat.run(sys.stdin)

@@ -33,6 +33,11 @@ class ServeConfig(LanguageOptions):
         int | None, "Tokens of a prompt with its answer. Default: the model's limit."
     ] = None
     max_batch: Annotated[int, "Answers that are generated together."] = 8
+    max_cached_tokens: Annotated[
+        int | None,
+        "Tokens of all answers that are generated together, with their prompts. Default: room for "
+        "max_batch of the largest length.",
+    ] = None
     max_queue: Annotated[int, "Answers that may wait; more get the status 429."] = 128
     patience: Annotated[float, "Seconds that answers get to end when the server stops."] = 10.0
 
@@ -42,6 +47,7 @@ def run(config: ServeConfig, session: Session) -> dict[str, Any]:
     from chop.cli.source import describe
     from chop.cli.text_generation import load_engine, load_language_model
     from chop.serve.answer_text import TextTokenizer
+    from chop.serve.batch_engine import EngineLimits
     from chop.serve.openai_requests import ServedModel
 
     try:
@@ -52,9 +58,10 @@ def run(config: ServeConfig, session: Session) -> dict[str, Any]:
             "Install both: pip install 'masegraph[serve]'."
         ) from error
     source, graph, tokenizer = load_language_model(config, session)
-    engine = load_engine(
-        config, graph, "serve", config.max_batch, config.max_queue, config.max_length
+    limits = EngineLimits(
+        config.max_batch, config.max_queue, config.max_length, config.max_cached_tokens
     )
+    engine = load_engine(config, graph, "serve", limits)
     name = config.name or Path(source.name).stem or source.name
     served = ServedModel(name, engine, TextTokenizer(tokenizer), config.max_tokens)
     session.start_work()
