@@ -39,10 +39,11 @@ from distributed.forked_ranks import ForkedRun  # noqa: E402
 
 import chop.cli.split_run  # noqa: E402, F401 - once: what is forked has imported it
 from chop.actions.records import read_records  # noqa: E402
+from chop.dataset import get_dataset  # noqa: E402
 
 WORDS = (
     *("train", "mlp", "--dataset", "digits", "--train-rows", "384", "--test-rows", "32"),
-    *("--batch-size", "16", "--epochs", "2", "--save-steps", "4"),
+    *("--batch-size", "16", "--epochs", "3", "--save-steps", "4"),
 )
 PLACES: dict[str, tuple[int, tuple[str, ...]]] = {
     "FSDP on 2": (2, ("--mesh", "2", "--plan", "fsdp")),
@@ -84,6 +85,7 @@ def main() -> int:
     parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir(), "rank_kills"))
     options = parser.parse_args()
     torch.set_num_threads(1)
+    get_dataset("digits")  # imports what the processes need
     rows = campaign(options.kills, options.seed, options.state)
     results = counted(rows)
     record.save_section("safe", "rank kills", results)

@@ -63,6 +63,7 @@ SPLIT_TRAINING = (
     "chop/distributed/graph_parts.py",
     "chop/distributed/process_group.py",
     "chop/distributed/sharded_model.py",
+    "chop/distributed/split_plan.py",
     "chop/distributed/split_step.py",
 )
 """Training on several processes, its checkpoints and its recovery."""

@@ -34,11 +34,8 @@ from chop.cli.train_and_measure import (
     make_trainer,
     training_arguments,
 )
-from chop.distributed.graph_parts import GraphPart, graph_parts, untied, whole_graph
-from chop.distributed.hand_plans import HAND_PLANS, hand_plans
+from chop.distributed.graph_parts import GraphPart, untied
 from chop.distributed.mesh import Mesh, bytes_of, mesh_shape_of
-from chop.distributed.pipeline import make_pipeline
-from chop.distributed.plan import Plan, make_plan
 from chop.distributed.plan_file import load_plan, plan_document
 from chop.distributed.process_group import (
     LOCAL_RANK,
@@ -47,15 +44,14 @@ from chop.distributed.process_group import (
     ProcessRank,
     process_group,
 )
-from chop.distributed.split_step import SplitPlan, SplitStep
+from chop.distributed.split_plan import SplitPlan, check_kind, make_split
+from chop.distributed.split_step import SplitStep
 from chop.errors import ChopError, ConfigError, DataError
 from chop.files import write_whole
 from chop.ir.graph import MaseGraph
 
 STAGE = "split"
 """Folder of these checkpoints, below the folder of all checkpoints of a command."""
-BEST = "best"
-"""Name of the plan that the planner chooses."""
 MESH_SETTINGS = ("mesh", "stages", "micro_batches", "plan", "memory")
 """Settings that decide where a training runs, not what it computes."""
 IDS = "input_ids"
@@ -87,9 +83,7 @@ class MeshRequest:
                 f"train.micro_batches: {count} for {config.stages} stages. Allowed: at least "
                 f"{config.stages}, so that every stage has work."
             )
-        kinds = (BEST, *map(str.lower, HAND_PLANS))
-        if config.plan not in kinds:
-            raise ConfigError(f"train.plan: '{config.plan}'. Allowed: {', '.join(kinds)}.")
+        check_kind(config.plan, "train.plan")
         return cls(mesh_shape_of(config.mesh or "1"), config.stages, count, config.plan, memory)
 
     @property
@@ -251,24 +245,18 @@ def _first_plan(
         if file.is_file():
             split = _loaded(json.loads(file.read_text()), graph, copies)
         else:
-            split = _chosen(graph, request, copies)
+            split = make_split(
+                graph,
+                request.mesh(),
+                stages=request.stages,
+                micro_batches=request.micro_batches,
+                kind=request.plan,
+                copies=copies,
+            )
             write_whole(file, json.dumps(_document(split, graph)))
     except ChopError as error:
         return error
     return pickle.dumps(split)
-
-
-def _chosen(graph: MaseGraph, request: MeshRequest, copies: Mapping[str, str]) -> SplitPlan:
-    mesh, stages, count = request.mesh(), request.stages, request.micro_batches
-    parts: tuple[GraphPart, ...] = (whole_graph(graph),)
-    plan: Plan | None = None
-    if stages > 1:
-        pipeline = make_pipeline(graph, mesh, stages=stages, micro_batches=count)
-        parts, plan = tuple(graph_parts(graph, pipeline)), pipeline.plan
-    if request.plan != BEST:
-        named = {name.lower(): each for name, each in hand_plans(graph, mesh).items()}
-        plan = named[request.plan]
-    return SplitPlan(plan or make_plan(graph, mesh), parts, count, copies)
 
 
 def _document(split: SplitPlan, graph: MaseGraph) -> dict[str, Any]:

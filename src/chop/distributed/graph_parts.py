@@ -7,37 +7,58 @@ the inputs of the model. A value that is read two stages later passes through th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import fx, nn
 
-from chop.distributed.pipeline import PipelinePlan
-from chop.distributed.program import program_of
+from chop.distributed.program import parameter_value, program_of
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
+
+
+class ValueFacts(NamedTuple):
+    """Whole shape and dtype of a value for one micro-batch, and whether it has a gradient."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    has_gradient: bool = False
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Type of the elements."""
+        kind: torch.dtype = getattr(torch, self.dtype)
+        return kind
 
 
 @dataclass(frozen=True)
 class GraphPart:
     """Nodes of one stage, by name, in order of execution; the last stage returns the outputs.
 
-    `shapes`: shape and dtype of values of earlier stages of which only these are read.
+    `facts`: values that are received or sent. `shapes`: values of earlier stages of which only
+    shape and dtype are read. `outputs`: the float tensors that the last stage returns.
     """
 
     nodes: tuple[str, ...]
     receives: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
-    shapes: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
+    facts: Mapping[str, ValueFacts] = field(default_factory=dict)
+    shapes: Mapping[str, ValueFacts] = field(default_factory=dict)
+    outputs: tuple[ValueFacts, ...] = ()
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> GraphPart:
         """Return the part of plain data, as `dataclasses.asdict` makes it."""
-        shapes = {name: (tuple(shape), dtype) for name, (shape, dtype) in record["shapes"].items()}
         nodes, receives, sends = (tuple(record[n]) for n in ("nodes", "receives", "sends"))
-        return cls(nodes, receives, sends, shapes)
+        facts, shapes = (
+            {name: _facts_of(each) for name, each in record[key].items()}
+            for key in ("facts", "shapes")
+        )
+        outputs = tuple(map(_facts_of, record["outputs"]))
+        return cls(nodes, receives, sends, facts, shapes, outputs)
 
     @property
     def is_last(self) -> bool:
@@ -45,38 +66,50 @@ class GraphPart:
         return not self.sends
 
 
+def _facts_of(record: Sequence[Any]) -> ValueFacts:
+    shape, dtype, has_gradient = record
+    return ValueFacts(tuple(shape), dtype, has_gradient)
+
+
 def whole_graph(graph: MaseGraph) -> GraphPart:
     """Return all nodes as one part."""
     return GraphPart(tuple(node.name for node in graph.fx_graph.nodes))
 
 
-def graph_parts(graph: MaseGraph, pipeline: PipelinePlan) -> list[GraphPart]:
-    """Return the part of each stage of a planned pipeline."""
-    stages = _stages(graph, [stage.first for stage in pipeline.stages[1:]])
-    values = {value.name for value in program_of(graph).values}
+def graph_parts(graph: MaseGraph, firsts: Sequence[str]) -> list[GraphPart]:
+    """Return the part of each stage; `firsts`: first value of each stage behind the first."""
+    stages = _stages(graph, firsts)
+    values = {value.name: value.has_gradient for value in program_of(graph).values}
     nodes = list(graph.fx_graph.nodes)
     output = nodes[-1]
     needed: tuple[str, ...] = ()
     parts: list[GraphPart] = []
-    for stage in reversed(range(len(pipeline.stages))):
+    for stage in reversed(range(len(firsts) + 1)):
         targets = [output] if not parts else [n for n in nodes if n.name in needed]
         run, earlier = _reached(targets, stages, stage)
         order = tuple(n.name for n in nodes if n in run)
         receives = tuple(n.name for n in nodes if n in earlier and n in _read(run, values, targets))
         shapes = {n.name: _facts(n) for n in earlier if n.name not in receives}
-        parts.insert(0, GraphPart(order, receives, needed, shapes))
+        passed = [n for n in nodes if n.name in {*receives, *needed}]
+        facts = {n.name: _facts(n, values[n.name]) for n in passed}
+        outputs = () if parts else _outputs(output)
+        parts.insert(0, GraphPart(order, receives, needed, facts, shapes, outputs))
         needed = receives
-    _check(parts)
+    _check(graph, parts)
     return parts
 
 
 def _stages(graph: MaseGraph, firsts: Sequence[str]) -> dict[str, int]:
-    """Return the stage of each node whose value depends on a parameter."""
+    """Return the stage of each node whose value depends on a parameter.
+
+    A node that only fetches a parameter runs in the stage that reads it.
+    """
+    fetched = {n.name for n in graph.fx_graph.find_nodes(op="get_attr")}
     stage, stages = 0, {}
     for value in program_of(graph).values:
         if stage < len(firsts) and value.name == firsts[stage]:
             stage += 1
-        if value.is_learnt and not value.is_parameter:
+        if value.is_learnt and not value.is_parameter and value.name not in fetched:
             stages[value.name] = stage
     return stages
 
@@ -100,19 +133,40 @@ def _reached(
     return run, received
 
 
-def _read(run: set[fx.Node], values: set[str], targets: Sequence[fx.Node]) -> set[fx.Node]:
+def _outputs(output: fx.Node) -> tuple[ValueFacts, ...]:
+    """Return the float tensors of the outputs of the graph, in order."""
+    nodes: list[fx.Node] = []
+    fx.node.map_arg(output.args[0], nodes.append)
+    facts = [_facts(node) for node in nodes]
+    return tuple(each for each in facts if each.torch_dtype.is_floating_point)
+
+
+def _read(run: set[fx.Node], values: Container[str], targets: Sequence[fx.Node]) -> set[fx.Node]:
     """Return the nodes whose elements are read, not only their shape, and those to pass on."""
     readers = [node for node in run if node.name in values]
     return {source for node in readers for source in node.all_input_nodes} | set(targets)
 
 
-def _facts(node: fx.Node) -> tuple[tuple[int, ...], str]:
-    """Return shape and dtype of the result of a node."""
+def _facts(node: fx.Node, has_gradient: bool = False) -> ValueFacts:
+    """Return the facts of the result of a node."""
     result = next(iter((mase_meta(node).common.results or {}).values()))
-    return tuple(result.shape or ()), str(result.torch_dtype).removeprefix("torch.")
+    dtype = str(result.torch_dtype).removeprefix("torch.")
+    return ValueFacts(tuple(result.shape or ()), dtype, has_gradient)
 
 
-def _check(parts: Sequence[GraphPart]) -> None:
+def _check(graph: MaseGraph, parts: Sequence[GraphPart]) -> None:
+    """Raise for a stage without input, and for a parameter that two stages read."""
+    readers: dict[str, int] = {}
+    for value in program_of(graph).values:
+        for number, part in enumerate(parts):
+            for reference in value.references if value.name in part.nodes else ():
+                is_parameter = reference.value.startswith(parameter_value(""))
+                if is_parameter and readers.setdefault(reference.value, number) != number:
+                    raise ConfigError(
+                        f"pipeline: {reference.value} is read by stages "
+                        f"{readers[reference.value]} and {number}. Give fewer stages, or make "
+                        "it two parameters."
+                    )
     for number, part in enumerate(parts[1:], 1):
         if not part.receives:
             raise ConfigError(

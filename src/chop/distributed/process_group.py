@@ -77,7 +77,7 @@ def process_group(place: ProcessRank) -> Iterator[str]:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         meeting = {"init_method": f"file://{os.environ[MEETING]}"}
     elif place.count == 1 and "MASTER_ADDR" not in os.environ:
-        meeting = {"store": torch.distributed.distributed_c10d.HashStore()}
+        meeting = {"store": distributed.HashStore()}  # type: ignore[attr-defined]
     distributed.init_process_group(
         "nccl" if kind == "cuda" else "gloo",
         rank=place.rank,

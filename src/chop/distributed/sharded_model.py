@@ -304,9 +304,9 @@ class _Runner(fx.Interpreter):
             for name, tensor in zip(self.part.receives, received, strict=False)
         }
         whole = (REPLICATE,) * len(self.mesh.shape)
-        for name, (shape, dtype) in self.part.shapes.items():
-            empty = torch.empty((), dtype=getattr(torch, dtype), device=self.mesh.device_type)
-            self.env[nodes[name]] = LocalValue(empty.expand(shape), whole, name)
+        for name, facts in self.part.shapes.items():
+            empty = torch.empty((), dtype=facts.torch_dtype, device=self.mesh.device_type)
+            self.env[nodes[name]] = LocalValue(empty.expand(facts.shape), whole, name)
         result: Any = None
         for name in self.part.nodes:
             node = nodes[name]
@@ -332,11 +332,10 @@ class _Runner(fx.Interpreter):
             raise GraphError(f"pipeline: node '{name}' is cut, and it is not one tensor.")
         shared = self.plan.published.get(value.name)
         if shared is None or shared == value.own:
-            return value.local.view_as(value.local)
+            return _sent_copy(value.local)
         if value.shared is None:
             value.shared = self._reshard(value.local, value.own, shared, value.name)
-        sent: Tensor = value.shared
-        return sent.view_as(sent)
+        return _sent_copy(value.shared)
 
     def run_node(self, n: fx.Node) -> Any:
         if n.name not in self.plan.strategies:
@@ -354,12 +353,18 @@ class _Runner(fx.Interpreter):
         return LocalValue(value, layouts) if _has_tensor(value) else value
 
     def _run_on_whole_shapes(self, node: fx.Node) -> Any:
-        """Run a node that returns sizes, dtypes or devices on empty tensors of whole shape."""
+        """Run a node that returns sizes, dtypes or devices on empty tensors of whole shape.
+
+        A value that is whole on every device is read itself: the node may return tensors of a
+        shape that depends on the values, such as the places of a mask, which no plan has.
+        """
 
         def stand_in(source: fx.Node) -> Any:
             value = self.env[source]
             if not isinstance(value, LocalValue):
                 return value
+            if all(layout == REPLICATE for layout in value.layouts):
+                return value.local
             return tree_map_only(
                 Tensor, lambda t: t.new_empty(()).expand(self.whole(t, value.layouts)), value.local
             )
@@ -406,6 +411,11 @@ class _Runner(fx.Interpreter):
                 f"{list(after)}, which {list(self.mesh.shape)} devices do not divide. "
                 "Plan with inputs of this shape, or give inputs of the planned one."
             )
+
+
+def _sent_copy(local: Tensor) -> Tensor:
+    """Return a tensor that can be sent, and that is no input of this part."""
+    return local.contiguous().view_as(local)
 
 
 def _has_tensor(value: Any) -> bool:

@@ -10,8 +10,7 @@ batch: a loss of classes is divided by the labels that the whole batch counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,10 +19,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
+from torch.utils._pytree import tree_leaves
 
-from chop.distributed.graph_parts import GraphPart, whole_graph
-from chop.distributed.plan import Plan
+from chop.distributed.layouts import local_shape
 from chop.distributed.sharded_model import ShardedModel, apply_plan, whole_tensors
+from chop.distributed.split_plan import SplitPlan
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.node_arguments import named_arguments
@@ -33,48 +33,36 @@ STAGE = "stage"
 """Name of the mesh axis of the pipeline's stages."""
 
 
-@dataclass(frozen=True)
-class SplitPlan:
-    """Plan to run: for one stage on its mesh, with the parts of the graph and the micro-batches.
-
-    `copies`: parameters that share their values with another one in another layer, with its name
-    (`chop.distributed.graph_parts.untied`).
-    """
-
-    plan: Plan
-    parts: tuple[GraphPart, ...]
-    micro_batches: int = 1
-    copies: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def processes(self) -> int:
-        """Number of processes: one for each device of each stage."""
-        return len(self.parts) * self.plan.mesh.devices
-
-
-def unpiped(graph: MaseGraph, plan: Plan, micro_batches: int = 1) -> SplitPlan:
-    """Return the plan without a pipeline."""
-    return SplitPlan(plan, (whole_graph(graph),), micro_batches)
+LossOf = Callable[[Sequence[Tensor]], Tensor]
+"""Loss of the outputs of a micro-batch, as a mean over its rows."""
 
 
 class SplitStep:
     """The part of a split model on this process: `gradients` runs a step.
 
-    The graph returns the loss alone. `device_type`: cpu or cuda.
+    The graph returns the loss alone, or `loss_of` computes it from the float tensors that the graph
+    returns. `device_type`: cpu or cuda.
     """
 
-    def __init__(self, graph: MaseGraph, split: SplitPlan, device_type: str = "cpu") -> None:
+    def __init__(
+        self,
+        graph: MaseGraph,
+        split: SplitPlan,
+        device_type: str = "cpu",
+        loss_of: LossOf | None = None,
+    ) -> None:
         shape = split.plan.mesh.shape
         _check_processes(len(split.parts), shape)
         names = tuple(f"axis{i}" for i in range(len(shape)))
         self.mesh = init_device_mesh(
             device_type, (len(split.parts), *shape), mesh_dim_names=(STAGE, *names)
         )
-        self.split = split
+        self.split, self.loss_of = split, loss_of
         self.stage = self.mesh.get_local_rank(STAGE)
         self.part = split.parts[self.stage]
         self.model = apply_plan(graph, split.plan, self.mesh[names], self.part)
-        self.counter = _LabelCounter(graph) if split.micro_batches > 1 else None
+        is_counted = split.micro_batches > 1 and loss_of is None
+        self.counter = _LabelCounter(graph) if is_counted else None
         self.schedule = self._schedule() if len(split.parts) > 1 else None
         self.ties = _Ties(self, graph) if split.copies else None
 
@@ -108,15 +96,16 @@ class SplitStep:
 
     # -- micro-batches -------------------------------------------------------------------------
 
-    def _share(self, loss: Tensor) -> Tensor:
-        """Return the share of the loss of a batch that the loss of a micro-batch is."""
+    def _share(self, outputs: Sequence[Tensor]) -> Tensor:
+        """Return the share that a micro-batch has in the loss of its batch."""
+        loss = outputs[0] if self.loss_of is None else self.loss_of(outputs)
         is_share = self.counter is not None and self.counter.is_exact
         return loss if is_share else loss / self.split.micro_batches
 
     def _accumulated(self, inputs: Mapping[str, Any]) -> list[Tensor]:
         losses = []
         for chunk in _chunks(inputs, self.split.micro_batches):
-            loss = self._share(self.model(**chunk))
+            loss = self._share(_float_tensors(self.model(**chunk)))
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         return losses
@@ -132,14 +121,33 @@ class SplitStep:
             self.stage,
             self.stages,
             self.device,
+            input_args=self._examples(self.part.receives),
+            output_args=self._outputs(),
             group=self.mesh[STAGE].get_group(),
         )
         return Schedule1F1B(
             stage,
             self.split.micro_batches,
-            loss_fn=lambda output, target: self._share(output[0]),
+            loss_fn=lambda outputs, target: self._share(_float_tensors(outputs)).sum(),
             scale_grads=False,
         )
+
+    def _examples(self, names: Sequence[str]) -> tuple[Tensor, ...]:
+        """Return tensors with the shapes of the local parts of values that pass between stages."""
+        plan, examples = self.split.plan, []
+        for name in names:
+            shared = plan.published.get(name)
+            layouts = plan.layouts(name) if shared is None else [use.layout for use in shared]
+            facts = self.part.facts[name]
+            shape = local_shape(facts.shape, zip(layouts, plan.mesh.shape, strict=True))
+            examples.append(_example(shape, facts.torch_dtype, facts.has_gradient))
+        return tuple(examples)
+
+    def _outputs(self) -> tuple[Tensor, ...]:
+        """Return tensors with the shapes of the outputs of this stage."""
+        if not self.part.is_last:
+            return self._examples(self.part.sends)
+        return tuple(_example(f.shape or (1,), f.torch_dtype, True) for f in self.part.outputs)
 
     def _pipelined(self, inputs: Mapping[str, Any]) -> list[Tensor]:
         assert self.schedule is not None
@@ -152,7 +160,9 @@ class SplitStep:
 
     def _shared(self, losses: Sequence[Tensor]) -> float:
         """Return the loss of the last stage on every stage."""
-        loss = torch.stack(list(losses)).sum() if losses else torch.zeros(())
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        for each in losses:
+            loss += each.double().sum()
         if self.stages > 1:
             distributed.all_reduce(loss, group=self.mesh[STAGE].get_group())
         return float(loss)
@@ -168,7 +178,19 @@ class _Returning(nn.Module):
     def forward(self, *received: Tensor, **inputs: Any) -> Any:
         """Return the tensors to send, or the loss as one element."""
         result = self.model(*received, **inputs)
-        return result.reshape(1) if self.model.part.is_last else result
+        if not self.model.part.is_last:
+            return result
+        tensors = _float_tensors(result)
+        return tuple(t if t.dim() else t.reshape(1) for t in tensors)
+
+
+def _example(shape: Sequence[int], dtype: torch.dtype, has_gradient: bool) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta", requires_grad=has_gradient)
+
+
+def _float_tensors(outputs: Any) -> list[Tensor]:
+    leaves = tree_leaves(outputs)
+    return [t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
 
 
 def _chunks(inputs: Mapping[str, Any], count: int) -> Iterator[dict[str, Any]]:
