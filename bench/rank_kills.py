@@ -43,7 +43,7 @@ from chop.dataset import get_dataset  # noqa: E402
 
 WORDS = (
     *("train", "mlp", "--dataset", "digits", "--train-rows", "384", "--test-rows", "32"),
-    *("--batch-size", "16", "--epochs", "3", "--save-steps", "4"),
+    *("--batch-size", "16", "--epochs", "1", "--save-steps", "2"),
 )
 PLACES: dict[str, tuple[int, tuple[str, ...]]] = {
     "FSDP on 2": (2, ("--mesh", "2", "--plan", "fsdp")),

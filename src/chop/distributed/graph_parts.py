@@ -18,6 +18,8 @@ from chop.distributed.program import parameter_value, program_of
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
+from chop.ir.ops import UNKNOWN, find_op
+from chop.ir.trace.effects import is_mutating
 
 
 class ValueFacts(NamedTuple):
@@ -81,12 +83,13 @@ def graph_parts(graph: MaseGraph, firsts: Sequence[str]) -> list[GraphPart]:
     stages = _stages(graph, firsts)
     values = {value.name: value.has_gradient for value in program_of(graph).values}
     nodes = list(graph.fx_graph.nodes)
+    writers = {n for n in nodes if is_mutating(n, find_op(n, graph.custom_ops) or UNKNOWN)}
     output = nodes[-1]
     needed: tuple[str, ...] = ()
     parts: list[GraphPart] = []
     for stage in reversed(range(len(firsts) + 1)):
         targets = [output] if not parts else [n for n in nodes if n.name in needed]
-        run, earlier = _reached(targets, stages, stage)
+        run, earlier = _reached(targets, stages, stage, writers)
         order = tuple(n.name for n in nodes if n in run)
         receives = tuple(n.name for n in nodes if n in earlier and n in _read(run, values, targets))
         shapes = {n.name: _facts(n) for n in earlier if n.name not in receives}
@@ -115,9 +118,15 @@ def _stages(graph: MaseGraph, firsts: Sequence[str]) -> dict[str, int]:
 
 
 def _reached(
-    targets: Sequence[fx.Node], stages: dict[str, int], stage: int
+    targets: Sequence[fx.Node],
+    stages: Mapping[str, int],
+    stage: int,
+    writers: Container[fx.Node],
 ) -> tuple[set[fx.Node], set[fx.Node]]:
-    """Return the nodes that `stage` runs for `targets`, and those whose values it receives."""
+    """Return the nodes that `stage` runs for `targets`, and those whose values it receives.
+
+    `writers`: nodes that write into a value that they read, which nothing else may read.
+    """
     run: set[fx.Node] = set()
     received: set[fx.Node] = set()
     waiting = list(targets)
@@ -130,6 +139,8 @@ def _reached(
         else:
             run.add(node)
             waiting += node.all_input_nodes
+            users = [user for user in node.users if user in writers]
+            waiting += [user for user in users if stages.get(user.name, stage) == stage]
     return run, received
 
 
