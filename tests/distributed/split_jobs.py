@@ -76,7 +76,12 @@ MODELS = {
         GPT2LMHeadModel(
             _eager(
                 GPT2Config(
-                    vocab_size=WORDS, n_embd=32, n_layer=2, n_head=4, n_positions=32, use_cache=False
+                    vocab_size=WORDS,
+                    n_embd=32,
+                    n_layer=2,
+                    n_head=4,
+                    n_positions=32,
+                    use_cache=False,
                 )
             )
         )

@@ -18,13 +18,13 @@ def even_stages(graph: MaseGraph, stages: int) -> list[str]:
     """Return the first value of each stage behind the first, for stages of equal work."""
     program = program_of(graph)
     fetched = {node.name for node in graph.fx_graph.find_nodes(op="get_attr")}
-    places = _places(program, fetched)
+    work = list(accumulate(value.flops() for value in program.values))
+    places = [p for p in _places(program, fetched) if 0 < work[p - 1] < work[-1]]
     if len(places) < stages - 1:
         raise ConfigError(
             f"pipeline: {stages} stages, but the model can be cut at {len(places)} places only, "
             f"into at most {len(places) + 1} stages."
         )
-    work = list(accumulate(value.flops() for value in program.values))
     chosen: list[int] = []
     for stage in range(1, stages):
         first = places.index(chosen[-1]) + 1 if chosen else 0

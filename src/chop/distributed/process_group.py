@@ -89,8 +89,10 @@ def process_group(place: ProcessRank) -> Iterator[str]:
     try:
         yield kind
         distributed.destroy_process_group()
-    except (ChopError, KeyboardInterrupt):
-        raise  # its own error: the others notice
+    except (ChopError, KeyboardInterrupt):  # its own error: the others notice
+        with contextlib.suppress(RuntimeError):
+            distributed.destroy_process_group()
+        raise
     except RuntimeError as error:  # of a collective, if a process is lost
         lost = _lost_ranks(store, place)
         if not lost:
