@@ -63,17 +63,17 @@ def _loss_of(nodes: fx.Graph, scores: fx.Node, labels: Tensor) -> fx.Node:
     """Add the loss of `scores` and an input for the labels."""
     first = next(iter(nodes.nodes))
     with nodes.inserting_before(first):
-        given = nodes.placeholder(LABELS)
+        target = nodes.placeholder(LABELS)
     if labels.dtype == torch.int64:
-        flat = given
+        flat = target
         if labels.dim() > 1:
             width = nodes.call_method("size", (scores, -1))
             scores = nodes.call_method("reshape", (scores, -1, width))
-            flat = nodes.call_method("reshape", (given, -1))
+            flat = nodes.call_method("reshape", (target, -1))
         return nodes.call_function(F.cross_entropy, (scores, flat))
     if labels.dtype == torch.float32:
-        same = nodes.call_method("reshape", (scores, nodes.call_method("size", (given,))))
-        return nodes.call_function(F.mse_loss, (same, given))
+        same = nodes.call_method("reshape", (scores, nodes.call_method("size", (target,))))
+        return nodes.call_function(F.mse_loss, (same, target))
     raise DataError(f"labels are {labels.dtype}; a loss is known for torch.int64, torch.float32.")
 
 

@@ -46,7 +46,8 @@ def _places(program: Program, fetched: set[str]) -> list[int]:
 
 def _crossing(program: Program, fetched: set[str]) -> list[frozenset[str] | None]:
     """Return the values that are sent at each place; None where a parameter is on both sides."""
-    values, last, first = program.values, _last_readers(program.values), {}
+    values, last = program.values, _last_readers(program.values)
+    first: dict[str, int] = {}
     for i, value in enumerate(values):
         for reference in value.references:
             first.setdefault(reference.value, i)
