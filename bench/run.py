@@ -119,6 +119,7 @@ BENCHMARKS = [
     Benchmark("mutants", "mutants.py", "right", ("g++", "hours"), "mutants"),
     Benchmark("safe", "safe.py --count 20000", "safe", (), "files"),
     Benchmark("kills", "kills.py --kills 240", "safe", (), "kills"),
+    Benchmark("rank_kills", "rank_kills.py --kills 50", "safe", (), "rank kills"),
     Benchmark("old_programs", "old_programs.py", "safe", (), "old_programs"),
     Benchmark("wrong", "wrong.py", "safe", (), "wrong lines and calls"),
 ]  # fmt: skip

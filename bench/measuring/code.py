@@ -53,8 +53,23 @@ ROUNDED = (
     ),
 )  # fmt: skip
 """Post-training quantisation, and the formats of `bench/ptq`."""
+SPLIT_TRAINING = (
+    "chop/actions/loss_graph.py",
+    "chop/actions/shard_checkpoints.py",
+    "chop/actions/split_training.py",
+    "chop/cli/rank_launcher.py",
+    "chop/cli/split_run.py",
+    "chop/distributed/gathered_layers.py",
+    "chop/distributed/graph_parts.py",
+    "chop/distributed/process_group.py",
+    "chop/distributed/sharded_model.py",
+    "chop/distributed/split_plan.py",
+    "chop/distributed/split_step.py",
+)
+"""Training on several processes, its checkpoints and its recovery."""
 CAPTURE = ("chop/ir/trace", "chop/ir/ops", "chop/ir/guards.py", "chop/ir/modes.py")
 MEASURED: dict[str, tuple[str, ...]] = {
+    "safe/rank kills": SPLIT_TRAINING,
     "area_designs": ("chop/hw",),
     "area_grid": ("chop/hw",),
     "boards": ("chop/hw",),

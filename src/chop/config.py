@@ -274,3 +274,15 @@ def _map_values(value: Any, change: Any) -> Any:
     if isinstance(value, list):
         return [_map_values(v, change) for v in value]
     return change(value)
+
+
+def mesh_shape_of(text: str) -> tuple[int, ...]:
+    """Return the shape of a mesh in words.
+
+    >>> mesh_shape_of("8x8")
+    (8, 8)
+    """
+    parts = text.lower().replace("×", "x").split("x")
+    if not all(part.strip().isdigit() for part in parts):
+        raise ConfigError(f"mesh '{text}': expected numbers of devices, such as 8 or 8x8.")
+    return tuple(int(part) for part in parts)

@@ -72,3 +72,7 @@ class SearchError(ChopError, RuntimeError):
 
 class TrainingError(ChopError, RuntimeError):
     """A training cannot continue, because its loss is not a number."""
+
+
+class LostProcessError(ChopError, RuntimeError):
+    """A process of a run on several processes ended before the others."""

@@ -20,6 +20,7 @@ CLOCK_OWNERS = {
     "simulation_speed.py": "processor time of child processes; every run is bit-exact or raises",
     "search_engine.py": "times the gaps between the trials of a search, inside its callback",
     "kills.py": "ends processes after a drawn time; stores no duration",
+    "rank_kills.py": "ends processes after a drawn time; its figure is the count of kills",
     "decode_cpu.py": "a decoder goes on from step to step; its first logits are checked",
     "decode_files.py": "the same loop times llama.cpp in an interpreter without this project",
     "serve.py": "latency of concurrent requests, whose answers are compared one by one",

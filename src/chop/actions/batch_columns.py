@@ -61,13 +61,19 @@ def _required(arguments: Mapping[str, inspect.Parameter]) -> list[str]:
 
 @dataclass(frozen=True)
 class Collate:
-    """Function that makes a batch of rows: it selects and renames columns, and pads text."""
+    """Function that makes a batch of rows: it selects and renames columns, and pads text.
+
+    `length`: tokens of every row; None pads to the longest row of the batch.
+    """
 
     columns: Mapping[str, str]
     tokenizer: Any = None
+    length: int | None = None
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         chosen = [{new: row[old] for old, new in self.columns.items()} for row in rows]
         if self.tokenizer is None:
             return dict(default_data_collator(chosen))
-        return dict(DataCollatorWithPadding(self.tokenizer)(chosen))
+        padding = True if self.length is None else "max_length"
+        pad = DataCollatorWithPadding(self.tokenizer, padding, self.length)
+        return dict(pad(chosen))

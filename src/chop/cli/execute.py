@@ -14,6 +14,7 @@ from chop.cli.commands import Command
 from chop.cli.console import Console
 from chop.cli.named_objects import load_name
 from chop.cli.output import FILES, check_out, staged
+from chop.cli.rank_launcher import end_with_starter
 from chop.cli.run_log import run_log
 from chop.cli.session import CommandResult, DryRunEnd, Session
 from chop.cli.settings import to_toml
@@ -62,6 +63,16 @@ def check(command: Command, config: Any, console: Console) -> None:
         session.folder.mkdir()
         with contextlib.suppress(DryRunEnd):
             command.run(_completed(config, silent), session)
+
+
+def follow(command: Command, config: Any, console: Console) -> None:
+    """Run a command in a process that helps the first one, which prints and writes the results."""
+    end_with_starter()
+    with tempfile.TemporaryDirectory() as scratch, open(os.devnull, "w") as nowhere:
+        silent = Console(is_quiet=True, out=nowhere, err=console.err)
+        session = Session(silent, Path(scratch, "results"), config.out)
+        session.folder.mkdir()
+        command.run(_completed(config, silent), session)
 
 
 def _completed(config: Any, console: Console) -> Any:

@@ -22,7 +22,7 @@ LIMITS: Mapping[str, Limit] = {
     **dict.fromkeys(("timeout", "tolerance", "carbon_intensity"), NOT_NEGATIVE),
     **dict.fromkeys(("train_rows", "test_rows", "max_token_len", "batch", "trials"), COUNT),
     **dict.fromkeys(("batch_size", "eval_batch_size", "save_steps", "workers"), COUNT),
-    **dict.fromkeys(("iterations", "input_shape"), COUNT),
+    **dict.fromkeys(("iterations", "input_shape", "stages", "micro_batches"), COUNT),
     **dict.fromkeys(("max_new_tokens", "beams", "repeat", "top_k"), COUNT),
     **dict.fromkeys(("max_tokens", "max_batch"), COUNT),
     **dict.fromkeys(("max_queue", "patience"), NOT_NEGATIVE),

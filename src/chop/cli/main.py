@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from chop.cli.commands import COMMANDS, Command
 from chop.cli.console import Console, write_line
-from chop.cli.execute import check, execute, report_level
+from chop.cli.execute import check, execute, follow, report_level
 from chop.cli.failures import FAILED, OK, UsageError, exit_code, explain
 from chop.cli.option import (
     add_options,
@@ -28,6 +28,13 @@ from chop.cli.option import (
     options_of,
     tables_of,
     takes_the_rest,
+)
+from chop.cli.rank_launcher import (
+    end_with_starter,
+    is_started,
+    launch,
+    own_rank,
+    processes_of,
 )
 from chop.cli.settings import resolve, to_table, to_toml
 from chop.log import set_logging_verbosity
@@ -221,6 +228,12 @@ def _run(command: Command, words: Sequence[str], console: Console) -> int:
             check(command, config, console)
             _show_config(command, config, console)
             return OK
+        if processes_of(config) > 1 and not is_started():
+            return launch(processes_of(config), [command.name, *words], console)
+        if own_rank() > 0 and hasattr(config, "processes"):
+            follow(command, config, console)
+            return OK
+        end_with_starter()
         result = execute(command, config, console, [command.name, *words])
     if console.is_json:
         seconds = round(time.monotonic() - start, 3)

@@ -6,24 +6,12 @@ import math
 import re
 from dataclasses import dataclass
 
-from chop.config import check_fields
+from chop.config import check_fields, mesh_shape_of
 from chop.errors import ConfigError
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 """Bytes of a decimal unit; the binary ones (KIB, MIB …) are powers of 1024."""
 UNITS |= {f"{name[0]}IB": 1024**k for k, name in enumerate(("KB", "MB", "GB", "TB"), 1)}
-
-
-def mesh_shape_of(text: str) -> tuple[int, ...]:
-    """Return the shape of a mesh in words.
-
-    >>> mesh_shape_of("8x8")
-    (8, 8)
-    """
-    parts = text.lower().replace("×", "x").split("x")
-    if not all(part.strip().isdigit() for part in parts):
-        raise ConfigError(f"mesh '{text}': expected numbers of devices, such as 8 or 8x8.")
-    return tuple(int(part) for part in parts)
 
 
 def bytes_of(size: int | str) -> int:
@@ -38,6 +26,9 @@ def bytes_of(size: int | str) -> int:
             f"memory '{size}': expected bytes, or a number with a unit: {', '.join(UNITS)[2:]}."
         )
     return round(float(match[1]) * UNITS[match[2].upper()])
+
+
+__all__ = ["UNITS", "Axis", "Mesh", "bytes_of", "mesh_shape_of"]
 
 
 @dataclass(frozen=True)

@@ -177,13 +177,18 @@ class _Cutter:
             for name in segment.names.values():
                 value = name.removesuffix(" published")
                 is_read = name == self.problem.variable(value)
-                if is_read and len(self.problem.face(value).layouts) > 1:
+                if is_read and self._is_sent(value):
                     first.setdefault(name, i)
                     last[name] = i
         for i in range(1, len(self.segments)):
             crossing = [n for n in first if first[n] < i <= last[n]]
             if len(crossing) == 1 and not crossing[0].startswith("parameter "):
                 yield i, crossing[0]
+
+    def _is_sent(self, name: str) -> bool:
+        """Return True if a later stage cannot compute a value from the inputs alone."""
+        value = self.problem.values[name]
+        return value.is_learnt or value.is_parameter
 
     def _cut_points(self) -> list[int]:
         points = list(self.crossing)

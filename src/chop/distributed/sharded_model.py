@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +34,15 @@ from torch.distributed.tensor import (
     Shard,
     distribute_tensor,
 )
-from torch.utils._pytree import tree_any, tree_map_only
+from torch.utils._pytree import tree_any, tree_leaves, tree_map_only
 
+from chop.distributed.gathered_layers import (
+    GATHERED,
+    GatheredLayer,
+    gathered_layers,
+    other_axes_of,
+)
+from chop.distributed.graph_parts import GraphPart, whole_graph
 from chop.distributed.layouts import (
     PARTIAL,
     REPLICATE,
@@ -76,8 +84,10 @@ def placement(layout: Layout) -> Placement:
     return Partial() if layout == PARTIAL else Replicate()
 
 
-def apply_plan(graph: MaseGraph, plan: Plan, mesh: DeviceMesh) -> ShardedModel:
-    """Return the model of `graph` split over `mesh` by `plan`.
+def apply_plan(
+    graph: MaseGraph, plan: Plan, mesh: DeviceMesh, part: GraphPart | None = None
+) -> ShardedModel:
+    """Return the model of `graph` split over `mesh` by `plan`; `part`: only this stage of it.
 
     The graph must have the annotations it was planned with. It and its model do not change; a
     split parameter is copied in part.
@@ -87,31 +97,56 @@ def apply_plan(graph: MaseGraph, plan: Plan, mesh: DeviceMesh) -> ShardedModel:
             f"apply_plan: the plan is for a mesh of {list(plan.mesh.shape)} devices, got "
             f"{list(mesh.shape)}."
         )
-    return ShardedModel(graph, plan, mesh)
+    return ShardedModel(graph, plan, mesh, part)
 
 
 class ShardedModel(nn.Module):
-    """Model that runs by a plan; its inputs and outputs are whole tensors."""
+    """Model that runs by a plan; its inputs and outputs are whole tensors.
 
-    def __init__(self, graph: MaseGraph, plan: Plan, mesh: DeviceMesh) -> None:
+    Each device has the parameters of its part. Along one axis, FSDP2 gathers the parameters that
+    the plan stores in parts and reads whole (`chop.distributed.gathered_layers`).
+    """
+
+    def __init__(
+        self, graph: MaseGraph, plan: Plan, mesh: DeviceMesh, part: GraphPart | None = None
+    ) -> None:
         super().__init__()
-        self.plan, self.mesh = plan, mesh
-        split = {
-            id(tensor): _distribute(tensor, plan.layouts(parameter_value(name)), mesh)
-            for name, tensor in stored_tensors(graph.model).items()
-            if parameter_value(name) in plan.strategies
-        }
+        self.plan, self.mesh, self.part = plan, mesh, part or whole_graph(graph)
+        self.totals: Mapping[str, Tensor] = {}
+        gathered = gathered_layers(graph, plan, mesh, self.part)
+        along = {f"{t}.{n}": g.axis for t, g in gathered.items() for n in g.dims}
+        own = _read_tensors(graph, self.part)
+        copies: dict[int, Any] = {}
+        for name, tensor in stored_tensors(graph.model).items():
+            if id(tensor) not in own:
+                copies[id(tensor)] = None
+            elif parameter_value(name) in plan.strategies:
+                layouts = plan.layouts(parameter_value(name))
+                copies[id(tensor)] = _distribute(tensor, layouts, mesh, along.get(name))
         self.derived = _derived_layers(graph)
-        self.model = copy.deepcopy(graph.model, split)
+        self.model = copy.deepcopy(graph.model, copies)
         self.custom_ops = graph.custom_ops
+        self.gathered = {
+            target: GatheredLayer(self.model.get_submodule(target), each)
+            for target, each in gathered.items()
+        }
+        self.units = nn.ModuleList(self.gathered.values())
+        for unit in self.gathered.values():
+            unit.shard(mesh)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs of the model on these inputs."""
+    def forward(self, *received: Tensor, **inputs: Any) -> Any:
+        """Return the outputs of the model, or of this part of it.
+
+        Positional arguments are the inputs in order. A part that receives values has them
+        as positional arguments, and returns the local tensors that the next part receives.
+        """
         placeholders = [n for n in self.model.graph.nodes if n.op == "placeholder"]
-        inputs = {str(n.target): a for n, a in zip(placeholders, args, strict=False)} | kwargs
-        result = _Runner(self).run(*(_input(n, inputs) for n in placeholders))
+        if not self.part.receives:
+            names = [str(n.target) for n in placeholders]
+            inputs = dict(zip(names, received, strict=False)) | inputs
+        result = _Runner(self).run_part(received, inputs)
         template = template_of(self.model)
-        return template.restore(result) if template else result
+        return template.restore(result) if template and self.part.is_last else result
 
     def local_bytes(self) -> int:
         """Return the bytes on this device of what the plan places: parameters, packed weights."""
@@ -124,7 +159,7 @@ class ShardedModel(nn.Module):
         return {n: t for n, t in tensors if parameter_value(n) in self.plan.strategies}
 
 
-def _input(node: fx.Node, inputs: dict[str, Any]) -> Any:
+def _input(node: fx.Node, inputs: Mapping[str, Any]) -> Any:
     for name in (str(node.target), node.name):
         if name in inputs:
             return inputs[name]
@@ -140,8 +175,33 @@ def _derived_layers(graph: MaseGraph) -> dict[str, SplitRule]:
     return {target: rule for target, rule in rules.items() if rule is not None}
 
 
-def _distribute(tensor: Tensor, layouts: Layouts, mesh: DeviceMesh) -> Tensor:
-    """Return a parameter or buffer as a DTensor with the values of the first process."""
+def _read_tensors(graph: MaseGraph, part: GraphPart) -> set[int]:
+    """Return the ids of the parameters and buffers that the nodes of a part read."""
+    tensors: list[Tensor] = []
+    for node in graph.fx_graph.nodes:
+        if node.name not in part.nodes:
+            continue
+        if node.op == "get_attr":
+            owner, _, leaf = str(node.target).rpartition(".")
+            tensors.append(getattr(graph.model.get_submodule(owner), leaf))
+        elif node.op == "call_module":
+            tensors += stored_tensors(node_module(node)).values()
+    return {id(tensor) for tensor in tensors}
+
+
+def _distribute(
+    tensor: Tensor, layouts: Layouts, mesh: DeviceMesh, gathered_axis: int | None = None
+) -> Tensor:
+    """Return a parameter or buffer as a DTensor with the values of the first process.
+
+    FSDP2 splits a parameter along `gathered_axis` by itself: it needs it whole along this axis.
+    """
+    if gathered_axis is not None:
+        others = other_axes_of(mesh, gathered_axis)
+        if others is None:
+            return nn.Parameter(tensor.detach().clone(), requires_grad=tensor.requires_grad)
+        rest = tuple(layout for i, layout in enumerate(layouts) if i != gathered_axis)
+        return _distribute(tensor, rest, others)
     data = distribute_tensor(_sendable(tensor.detach()), mesh, _placements(layouts))
     if not isinstance(tensor, nn.Parameter):
         return data.view(tensor.dtype) if data.dtype != tensor.dtype else data
@@ -168,6 +228,15 @@ class LocalValue:
     layouts: Layouts
     name: str = ""
     shared: Any = None
+    gathered_axis: int | None = None
+
+    @property
+    def own(self) -> Uses:
+        """Layouts of the value and of its gradient; FSDP2 adds up the gradient along its axis."""
+        uses = [Use(layout, gradient_of(layout)) for layout in self.layouts]
+        if self.gathered_axis is not None:
+            uses[self.gathered_axis] = GATHERED
+        return tuple(uses)
 
 
 class _Reshard(torch.autograd.Function):
@@ -224,11 +293,51 @@ class _Runner(fx.Interpreter):
             id(tensor): self._local_value(_local(tensor), parameter_value(name))
             for name, tensor in owner.placed().items()
         }
-        self.derived = owner.derived
+        self.derived, self.gathered, self.totals = owner.derived, owner.gathered, owner.totals
+        self.part = owner.part
+
+    def run_part(self, received: Sequence[Tensor], inputs: Mapping[str, Any]) -> Any:
+        """Run the nodes of the part; return the outputs, or the local tensors to send."""
+        nodes = {node.name: node for node in self.graph.nodes}
+        self.env = {
+            nodes[name]: self._received(tensor, name)
+            for name, tensor in zip(self.part.receives, received, strict=False)
+        }
+        whole = (REPLICATE,) * len(self.mesh.shape)
+        for name, facts in self.part.shapes.items():
+            empty = torch.empty((), dtype=facts.torch_dtype, device=self.mesh.device_type)
+            self.env[nodes[name]] = LocalValue(empty.expand(facts.shape), whole, name)
+        result: Any = None
+        for name in self.part.nodes:
+            node = nodes[name]
+            if node.op == "placeholder":
+                result = self._hold(_input(node, inputs), whole)
+            else:
+                result = self.run_node(node)
+            self.env[node] = result
+        if self.part.is_last:
+            return result
+        return tuple(self._sent(self.env[nodes[name]]) for name in self.part.sends)
+
+    def _received(self, tensor: Tensor, name: str) -> LocalValue:
+        """Return a value of another part, in the layouts in which it is provided to readers."""
+        shared = self.plan.published.get(name)
+        layouts = self.plan.layouts(name) if shared is None else _layouts(shared)
+        return LocalValue(tensor, layouts, name, tensor)
+
+    def _sent(self, value: Any) -> Tensor:
+        """Return the local tensor of a value as its readers get it."""
+        if not (isinstance(value, LocalValue) and isinstance(value.local, Tensor)):
+            name = getattr(value, "name", "")
+            raise GraphError(f"pipeline: node '{name}' is cut, and it is not one tensor.")
+        shared = self.plan.published.get(value.name)
+        if shared is None or shared == value.own:
+            return _sent_copy(value.local)
+        if value.shared is None:
+            value.shared = self._reshard(value.local, value.own, shared, value.name)
+        return _sent_copy(value.shared)
 
     def run_node(self, n: fx.Node) -> Any:
-        if n.op == "placeholder":
-            return self._hold(super().run_node(n), (REPLICATE,) * len(self.mesh.shape))
         if n.name not in self.plan.strategies:
             return self._run_on_whole_shapes(n)
         call = _LocalCall(self, n, find_op(n, self.custom_ops) or UNKNOWN)
@@ -244,12 +353,18 @@ class _Runner(fx.Interpreter):
         return LocalValue(value, layouts) if _has_tensor(value) else value
 
     def _run_on_whole_shapes(self, node: fx.Node) -> Any:
-        """Run a node that returns sizes, dtypes or devices on empty tensors of whole shape."""
+        """Run a node that returns sizes, dtypes or devices on empty tensors of whole shape.
+
+        A value that is whole on every device is read itself: the node may return tensors of a
+        shape that depends on the values, such as the places of a mask, which no plan has.
+        """
 
         def stand_in(source: fx.Node) -> Any:
             value = self.env[source]
             if not isinstance(value, LocalValue):
                 return value
+            if all(layout == REPLICATE for layout in value.layouts):
+                return value.local
             return tree_map_only(
                 Tensor, lambda t: t.new_empty(()).expand(self.whole(t, value.layouts)), value.local
             )
@@ -268,7 +383,7 @@ class _Runner(fx.Interpreter):
 
     def read(self, value: LocalValue, uses: Uses, where: str) -> Any:
         """Return a value in the layouts that a node reads, from its published copy if any."""
-        own = tuple(Use(layout, gradient_of(layout)) for layout in value.layouts)
+        own = value.own
         shared = self.plan.published.get(value.name, own)
         if shared == own:
             return self._reshard(value.local, own, uses, where)
@@ -298,6 +413,11 @@ class _Runner(fx.Interpreter):
             )
 
 
+def _sent_copy(local: Tensor) -> Tensor:
+    """Return a tensor that can be sent, and that is no input of this part."""
+    return local.contiguous().view_as(local)
+
+
 def _has_tensor(value: Any) -> bool:
     return tree_any(lambda x: isinstance(x, Tensor), value)
 
@@ -320,8 +440,10 @@ class _LocalCall:
         self.rule = runner.derived.get(str(node.target)) if node.op == "call_module" else None
         self.parameters: dict[str, Tensor] = {}
         if node.op == "call_module":
+            unit = runner.gathered.get(str(node.target))
+            later = unit.gathered.dims if unit is not None else {}
             for name, tensor in stored_tensors(node_module(node)).items():
-                if id(tensor) in runner.parameters:
+                if id(tensor) in runner.parameters and name not in later:
                     self.parameters[name] = self._read(name, runner.parameters[id(tensor)])
 
     def _read(self, operand: str, value: LocalValue) -> Any:
@@ -339,8 +461,28 @@ class _LocalCall:
             attribute = self.runner.fetch_attr(str(self.node.target))
             parameter = self.runner.parameters.get(id(attribute))
             return self._read(PARAMETER, parameter) if parameter is not None else attribute
+        unit = self.runner.gathered.get(str(self.node.target))
+        if unit is None or self.node.op != "call_module":
+            return self._run()
+        return unit(functools.partial(self._run_with, unit.gathered.axis), self.args, self.kwargs)
+
+    def _run_with(self, axis: int, whole: Mapping[str, Tensor], args: Any, kwargs: Any) -> Any:
+        """Run with parameters that FSDP2 has gathered, and the arguments that it returned."""
+        before = tree_leaves((self.args, self.kwargs))
+        after = dict(zip(map(id, before), tree_leaves((args, kwargs)), strict=True))
+        self.operands = {name: after.get(id(t), t) for name, t in self.operands.items()}
+        self.args, self.kwargs = args, kwargs
+        for name, tensor in whole.items():
+            stored = self.runner.plan.layouts(parameter_value(f"{self.node.target}.{name}"))
+            layouts = (*stored[:axis], REPLICATE, *stored[axis + 1 :])
+            value = LocalValue(_local(tensor), layouts, gathered_axis=axis)
+            self.parameters[name] = self._read(name, value)
+        return self._run()
+
+    def _run(self) -> Any:
         is_split = any(s.is_split for s in self.strategies)
-        kernel = LOCAL_KERNELS.get(self.op.dims or "") if is_split else None
+        is_counted = self.node.name in self.runner.totals
+        kernel = LOCAL_KERNELS.get(self.op.dims or "") if is_split or is_counted else None
         with self._own_random_numbers(is_split):
             if self.rule is not None:
                 return self._derived(self.rule)
@@ -479,6 +621,8 @@ def _class_loss(call: _LocalCall) -> Tensor:
     total = F.cross_entropy(logits, part, weight, reduction="sum", **settings)
     if own.get("reduction", "mean") == "sum":
         return total
+    if call.node.name in call.runner.totals:  # the rows here are a part of the batch
+        return total / call.runner.totals[call.node.name]
     counted = labels[labels != settings["ignore_index"]]
     return total / (len(counted) if weight is None else weight[counted].sum())
 

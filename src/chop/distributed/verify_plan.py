@@ -27,6 +27,8 @@ from torch.utils._pytree import tree_leaves
 
 from chop.distributed.plan import Plan
 from chop.distributed.sharded_model import ShardedModel, apply_plan, whole_tensors
+from chop.distributed.split_plan import SplitPlan
+from chop.distributed.split_step import SplitStep
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 
@@ -81,6 +83,23 @@ class PlanRun:
 
 
 @dataclass(frozen=True)
+class SplitRun:
+    """Training step to run with micro-batches, in a pipeline if the plan has stages.
+
+    `inputs` have the rows of all micro-batches. Rows of a batch must not depend on each other.
+    """
+
+    graph: MaseGraph
+    split: SplitPlan
+    inputs: Mapping[str, Any]
+
+    @property
+    def plan(self) -> Plan:
+        """Plan of one stage."""
+        return self.split.plan
+
+
+@dataclass(frozen=True)
 class _Task:
     """Plan to run, without the parts of the graph that processes do not need."""
 
@@ -88,6 +107,12 @@ class _Task:
     custom_ops: Mapping[str, Any]
     plan: Plan
     inputs: Mapping[str, Any]
+    split: SplitPlan | None = None
+
+    @property
+    def graph(self) -> MaseGraph:
+        """Graph of a copy of the model, in evaluation mode."""
+        return MaseGraph(copy.deepcopy(self.model).eval(), custom_ops=self.custom_ops)
 
 
 def verify_plan(graph: MaseGraph, plan: Plan, inputs: Mapping[str, Any]) -> Verification:
@@ -100,18 +125,24 @@ def verify_plan(graph: MaseGraph, plan: Plan, inputs: Mapping[str, Any]) -> Veri
     return verify_plans([PlanRun(graph, plan, inputs)])[0]
 
 
-def verify_plans(jobs: Sequence[PlanRun]) -> list[Verification]:
+def verify_plans(jobs: Sequence[PlanRun | SplitRun]) -> list[Verification]:
     """Run several plans for one number of devices, in sequence in the same processes."""
-    devices = {job.plan.mesh.devices for job in jobs}
+    devices = {processes_of_run(job) for job in jobs}
     if len(devices) != 1:
         raise ConfigError(f"verify_plans: plans for one number of devices, got {sorted(devices)}.")
     tasks = [_task(job) for job in jobs]
     with tempfile.TemporaryDirectory() as folder:
         _send(tasks, folder)
-        spawn(_work, (folder,), nprocs=(count := devices.pop()))  # type: ignore[no-untyped-call]
+        count = devices.pop()
+        spawn(_work, (folder, count), nprocs=count)  # type: ignore[no-untyped-call]
         files = [Path(folder) / f"{rank}.pt" for rank in range(count)]
         results = [torch.load(file, weights_only=True) for file in files]
     return [_verification(each) for each in zip(*results, strict=True)]
+
+
+def processes_of_run(job: PlanRun | SplitRun) -> int:
+    """Return the number of processes of a run."""
+    return job.split.processes if isinstance(job, SplitRun) else job.plan.mesh.devices
 
 
 def _send(tasks: list[_Task], folder: str) -> None:
@@ -124,13 +155,14 @@ def _send(tasks: list[_Task], folder: str) -> None:
         ) from error
 
 
-def _task(job: PlanRun) -> _Task:
+def _task(job: PlanRun | SplitRun) -> _Task:
     names = [str(n.target) for n in job.graph.fx_graph.nodes if n.op == "placeholder"]
     for name in names:
         if name not in job.inputs:
             raise ConfigError(f"verify_plan: no value for input '{name}'. Needs: {names}.")
     inputs = {n: job.inputs[n] for n in names}
-    return _Task(job.graph.model, job.graph.custom_ops, job.plan, inputs)
+    split = job.split if isinstance(job, SplitRun) else None
+    return _Task(job.graph.model, job.graph.custom_ops, job.plan, inputs, split)
 
 
 def _verification(results: Sequence[Mapping[str, Any]]) -> Verification:
@@ -138,7 +170,7 @@ def _verification(results: Sequence[Mapping[str, Any]]) -> Verification:
     first = results[0]
     return Verification(
         output_difference=max(result["output"] for result in results),
-        gradient_difference=first["gradient"],
+        gradient_difference=_largest([result["gradient"] for result in results]),
         parameter_bytes=tuple(result["bytes"] for result in results),
         collectives=first["collectives"],
         seconds=first["seconds"],
@@ -146,7 +178,12 @@ def _verification(results: Sequence[Mapping[str, Any]]) -> Verification:
     )
 
 
-def _work(rank: int, folder: str) -> None:
+def _largest(differences: Sequence[float | None]) -> float | None:
+    """Return the largest difference that a process saw; None without gradients."""
+    return max((d for d in differences if d is not None), default=None)
+
+
+def _work(rank: int, folder: str, count: int) -> None:
     """Run the tasks in one process and save the comparisons to the folder."""
     tasks: list[_Task] = pickle.loads(Path(folder, TASKS).read_bytes())
     torch.set_num_threads(1)
@@ -155,7 +192,7 @@ def _work(rank: int, folder: str) -> None:
         "gloo",
         init_method=f"file://{folder}/meeting",
         rank=rank,
-        world_size=tasks[0].plan.mesh.devices,
+        world_size=count,
     )
     try:
         torch.save([_compare(task) for task in tasks], Path(folder) / f"{rank}.pt")
@@ -164,7 +201,9 @@ def _work(rank: int, folder: str) -> None:
 
 
 def _compare(task: _Task) -> dict[str, Any]:
-    graph = MaseGraph(copy.deepcopy(task.model).eval(), custom_ops=task.custom_ops)
+    if task.split is not None:
+        return _compare_step(task, task.split)
+    graph = task.graph
     is_trained = task.plan.training
     split = apply_plan(graph, task.plan, init_device_mesh("cpu", task.plan.mesh.shape))
     start = time.perf_counter()
@@ -182,6 +221,60 @@ def _compare(task: _Task) -> dict[str, Any]:
         "collectives": dict(sorted(counter.counts.items())),
         "seconds": seconds,
     }
+
+
+def _compare_step(task: _Task, split: SplitPlan) -> dict[str, Any]:
+    """Compare a step with that of the whole model: outputs of the last stage, own gradients."""
+    parts: list[list[Tensor]] = []
+
+    def loss_of(outputs: Sequence[Tensor]) -> Tensor:
+        parts.append([t.detach() for t in outputs])
+        return mean_squares(outputs)
+
+    graph = task.graph
+    step = SplitStep(graph, split, loss_of=loss_of)
+    step.model.eval()
+    start = time.perf_counter()
+    with _CollectiveCounter() as counter:
+        step.gradients(task.inputs)
+    seconds = time.perf_counter() - start
+    outputs = [torch.cat(each) for each in zip(*parts, strict=True) if each[0].dim()]
+    expected, gradients = _whole_step(task)
+    own = {n: p.grad for n, p in step.parameters().items() if p.grad is not None}
+    actual = [gradient.detach() for gradient in whole_tensors(list(own.values()))]
+    coarsest = max((torch.finfo(t.dtype).eps for t in expected), default=0.0)
+    is_last = step.part.is_last
+    return {
+        "output": _difference(outputs, expected) if is_last else 0.0,
+        "gradient": _difference(actual, [gradients[name] for name in own]) if own else None,
+        "tolerance": min(ROUNDINGS * coarsest, MOST),
+        "bytes": step.model.local_bytes(),
+        "collectives": dict(sorted(counter.counts.items())),
+        "seconds": seconds,
+    }
+
+
+def mean_squares(outputs: Sequence[Tensor]) -> Tensor:
+    """Return the mean of squares over the rows of outputs, added up over the outputs."""
+    squares = [t.double().square().mean() for t in outputs if t.dim()]
+    return torch.stack(squares).sum()
+
+
+def _whole_step(task: _Task) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Return the outputs and the gradients of the whole model, by the names of parameters."""
+    model = task.graph.model
+    leaves = [t for t in tree_leaves(model(**task.inputs)) if isinstance(t, Tensor)]
+    outputs = [t for t in leaves if t.is_floating_point() and t.dim()]
+    mean_squares(outputs).backward()  # type: ignore[no-untyped-call]
+    copies = task.split.copies if task.split is not None else {}
+    own = dict(model.named_parameters())
+    gradients: dict[str, Tensor] = {}
+    for name, parameter in own.items():
+        group = [n for n in own if copies.get(n, n) == copies.get(name, name)]
+        terms = [g for n in group if (g := own[n].grad) is not None]
+        if terms and parameter.requires_grad:
+            gradients[name] = torch.stack(terms).sum(0)
+    return outputs, gradients
 
 
 def _step(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from chop.cli.session import Session
 from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions, TrainingOptions
+from chop.config import mesh_shape_of
+from chop.errors import ConfigError
 
 EXAMPLES = (
     "mase train mlp --dataset digits --epochs 8 --learning-rate 3e-3",
     "mase train prajjwal1/bert-tiny --dataset imdb --epochs 1 --batch-size 16",
+    "mase train mlp --dataset digits --mesh 2 --plan fsdp",
+    "mase train tiny_bert --dataset sequences --mesh 2x2 --stages 2 --micro-batches 4",
 )
 
 
@@ -22,11 +27,52 @@ class TrainConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     keeps_cache: ClassVar[bool] = True
 
     epochs: Annotated[float, "Passes over the training rows."] = 1.0
+    mesh: Annotated[
+        str | None,
+        "Devices along each axis, as 2x2: train on one process per device. Default: one process.",
+    ] = None
+    stages: Annotated[int, "Stages of a pipeline, each on a mesh of its own."] = 1
+    micro_batches: Annotated[
+        int | None, "Parts of a batch that pass through the pipeline. Default: one per stage."
+    ] = None
+    plan: Annotated[
+        str,
+        "How to split on the mesh: best (the planner's choice), ddp, fsdp, megatron, or "
+        "'megatron + sequence'.",
+    ] = "best"
+    memory: Annotated[
+        int | str | None, "Memory per device for the planner: bytes, or with a unit as 80GB."
+    ] = None
     out: Path = Path("out/train")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.processes < 1:
+            raise ConfigError(
+                f"train: mesh {self.mesh} and {self.stages} stages. Allowed: 1 or more of each."
+            )
+
+    @property
+    def is_split(self) -> bool:
+        """True if the training runs by a plan, on one or several processes."""
+        return self.mesh is not None or self.stages > 1
+
+    @property
+    def processes(self) -> int:
+        """Number of processes: one per device of each stage."""
+        return self.stages * math.prod(mesh_shape_of(self.mesh or "1"))
+
+
+class _WithoutCache(TrainConfig):
+    """The same options; a split model is captured without its cache."""
+
+    keeps_cache: ClassVar[bool] = False
 
 
 def run(config: TrainConfig, session: Session) -> dict[str, Any]:
     """Capture, train from the last checkpoint if there is one, evaluate, save."""
+    if config.is_split:
+        return _run_split(config, session)
     from chop.cli.checkpoints import save_model
     from chop.cli.source import describe, load_with_data, tokenizer_of
     from chop.cli.train_and_measure import fit, forget_checkpoints, measure
@@ -39,3 +85,37 @@ def run(config: TrainConfig, session: Session) -> dict[str, Any]:
     session.console.say(f"trained {config.model} on {config.dataset}: {text}")
     forget_checkpoints(session)
     return {**describe(graph, source), "train": trained, "eval": metrics}
+
+
+def _run_split(config: TrainConfig, session: Session) -> dict[str, Any]:
+    """Train on the processes of the mesh; the first one evaluates and saves the whole model."""
+    from chop.cli.checkpoints import save_model
+    from chop.cli.source import (
+        describe,
+        find_source,
+        load_graph,
+        load_with_data,
+        tokenizer_of,
+    )
+    from chop.cli.split_run import alone, fit_split, place_of, take_weights
+    from chop.cli.train_and_measure import forget_checkpoints, measure
+
+    options = {field.name: getattr(config, field.name) for field in fields(config)}
+    split_config = _WithoutCache(**options)
+    place = place_of(config.processes)
+    with alone():
+        source, data, graph = load_with_data(split_config, "train")
+        trained = fit_split(split_config, session, graph, data, place)
+        if trained is None:
+            return {}
+        facts, checkpoint = trained
+        graph = load_graph(config, find_source(config), data)  # as the command saves it
+        take_weights(checkpoint, graph)
+        metrics = measure(graph, data, config)
+    save_model(session, graph, tokenizer_of(config, source))
+    text = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    session.console.say(
+        f"trained {config.model} on {config.dataset} in {facts['processes']} processes: {text}"
+    )
+    forget_checkpoints(session)
+    return {**describe(graph, source), "train": facts, "eval": metrics}
