@@ -6,6 +6,7 @@ from chop.compat.old_names import lazy_names
 from chop.hw.design.component import Mover, Unary
 from chop.hw.library.fixed_arithmetic import Add, ElementwiseBinary, Mul, Sub, WithConstant
 from chop.hw.library.fixed_batch_norm import BatchNorm
+from chop.hw.library.fixed_clamp import Clamp
 from chop.hw.library.fixed_conv import Conv, Conv1d, Conv2d, ExternalConv1d, ExternalConv2d
 from chop.hw.library.fixed_embedding import Embedding
 from chop.hw.library.fixed_hard_activation import HardSigmoid, HardSwish
@@ -48,6 +49,7 @@ __all__ = [
     "BlockMatmul",
     "BlockWeights",
     "Cast",
+    "Clamp",
     "Concat",
     "Conv",
     "Conv1d",

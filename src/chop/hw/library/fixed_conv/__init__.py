@@ -42,6 +42,7 @@ from chop.hw.library.sliding_window import (
 )
 from chop.hw.library.whole_window import WholeWindow
 from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.lower.calls import called
 from chop.hw.lower.engine import pixel_shape
 from chop.hw.reference.exact import Exact, product
 from chop.hw.reference.exact_ops import (
@@ -264,6 +265,7 @@ def _convolution(
     low: Lowerer, node: fx.Node, kind: type[Conv1d] | type[Conv2d], dims: int
 ) -> Value:
     weight, bias = parameters_of(low, node)
+    weight = _spread(weight, low.setting(node, "groups", 1), low.setting(node, "dilation", 1))
     weight, padding = _with_even_padding(weight, _checked_sides(low, node))
     value = low.operand(node)
     if len(value.shape) != dims + 1:
@@ -341,12 +343,29 @@ def _with_even_padding(weight: Tensor, sides: Sequence[Sides]) -> tuple[Tensor, 
     return torch.nn.functional.pad(weight, grown), (columns, rows)
 
 
+def _spread(weight: Tensor, groups: int, dilation: int | Sequence[int]) -> Tensor:
+    """Return a weight of one group without dilation that computes the same.
+
+    It has zeros between the elements of a dilated kernel, and for the channels of other groups. An
+    array multiplies by them too; products with constants (`shift_add`, `tables`) leave them out.
+    """
+    outputs, inputs, *kernel = weight.shape
+    steps = np.broadcast_to(np.atleast_1d(dilation), len(kernel)).tolist()
+    if groups > 1:
+        dense = weight.new_zeros(outputs, groups, inputs, *kernel)
+        of_group = torch.arange(outputs) // (outputs // groups)
+        dense[torch.arange(outputs), of_group] = weight
+        weight = dense.flatten(1, 2)
+    if set(steps) == {1}:
+        return weight
+    sizes = [step * (k - 1) + 1 for step, k in zip(steps, kernel, strict=True)]
+    wide = weight.new_zeros(*weight.shape[:2], *sizes)
+    wide[(..., *(slice(None, None, step) for step in steps))] = weight
+    return wide
+
+
 def _checked_sides(low: Lowerer, node: fx.Node) -> list[Sides]:
     """Return the zeros on both sides of columns, then rows; raise an error for other settings."""
-    for name, allowed in (("groups", 1), ("dilation", 1)):
-        setting = low.setting(node, name, allowed)
-        if set(np.atleast_1d(setting).tolist()) != {allowed}:
-            raise low.refuse(node, f"{name} = {setting}", f"Allowed: {name} = {allowed}")
     mode = low.setting(node, "padding_mode", "zeros")
     if mode != "zeros":
         raise low.refuse(node, f"padding_mode = '{mode}'", "Allowed: padding_mode = 'zeros'")
@@ -357,14 +376,20 @@ def _checked_sides(low: Lowerer, node: fx.Node) -> list[Sides]:
     dims = parameters_of(low, node)[0].dim() - 2
     own = pair(padding, dims)[:dims]
     (source, *_) = low.operands(node)
-    before = _pad(low, source) if low.op(source) is OPS["pad"] else []
+    is_padded = low.op(source) is OPS["pad"] and _mode(low, source) == "constant"
+    before = _pad(low, source) if is_padded else []
     more = [*before, *[(0, 0)] * dims][:dims]
     return [(zeros + a, zeros + b) for zeros, (a, b) in zip(own, more, strict=True)]
 
 
 @lowers("zero_pad", takes_pixels=True, is_wiring=True)
 def lower_pad(low: Lowerer, node: fx.Node) -> Value:
-    """Lower to the image itself; the convolutions that read it pad it."""
+    """Lower to the image itself, and the convolutions that read it pad it.
+
+    Other modes than zeros repeat elements of the tensor: those are gathered.
+    """
+    if _mode(low, node) != "constant":
+        return _repeating(low, node)
     _pad(low, node)
     readers = (OPS["conv1d"], OPS["conv2d"])
     wrong = [user for user in node.users if user.op == "output" or low.op(user) not in readers]
@@ -373,13 +398,34 @@ def lower_pad(low: Lowerer, node: fx.Node) -> Value:
     return low.operand(node)
 
 
+def _mode(low: Lowerer, node: fx.Node) -> str:
+    """Return the padding mode of a `pad`; raise for a layer that repeats elements."""
+    if node.op != "call_module":
+        return str(low.setting(node, "mode", "constant"))
+    name = type(node_module(node)).__name__
+    if re.match("Reflection|Replication|Circular", name):
+        raise low.refuse(node, name, "Allowed: layers of zeros, and F.pad in every mode")
+    return "constant"
+
+
+def _repeating(low: Lowerer, node: fx.Node) -> Value:
+    """Return the elements of a tensor and those that its padding repeats."""
+    value = low.operand(node)
+    places = torch.arange(len(value.order), dtype=torch.float64).reshape(1, *value.shape)
+    padded_places = called(node, places)  # in doubles: torch pads no whole numbers
+    shape = tuple(padded_places.shape[1:])
+    flat = padded_places.reshape(-1).numpy().astype(np.int64)
+    place = np.empty_like(value.order)
+    place[value.order] = np.arange(len(place))
+    return Value(low.gather(node, value, place[flat], shape), shape, np.arange(len(flat)))
+
+
 def _pad(low: Lowerer, node: fx.Node) -> list[Sides]:
     """Return the zeros that a `pad` adds on both sides of columns, then rows."""
-    mode, value = low.setting(node, "mode", "constant"), low.setting(node, "value", 0)
-    name = type(node_module(node)).__name__ if node.op == "call_module" else "pad"
-    if mode != "constant" or value or re.match("Reflection|Replication|Circular", name):
-        what = f"{name} with mode = '{mode}', value = {value}"
-        raise low.refuse(node, what, "Allowed: zeros")
+    value = low.setting(node, "value", 0)
+    if value:
+        what = f"constants of {value}"
+        raise low.refuse(node, what, "Allowed: zeros, or a mode that repeats elements")
     zeros = low.setting(node, "padding" if node.op == "call_module" else "pad", ())
     sides = list(zip(zeros[::2], zeros[1::2], strict=True))  # of the last dimension first
     dims = len(mase_meta(node).common["results"]["data_out_0"]["shape"]) - 2
@@ -409,8 +455,10 @@ def exact_pad(a: Arguments) -> Exact:
     """Return the input with zeros around its last dimensions."""
     x: Exact = a["input"]
     zeros = list(a.get("pad", a.get("padding")))
-    if a.get("mode", "constant") != "constant" or a.get("value"):
-        raise refuse_setting("mode", a.get("mode"), "zeros")
+    if a.get("mode", "constant") != "constant":
+        return _repeated(x, zeros, a["mode"])
+    if a.get("value"):
+        raise refuse_setting("value", a.get("value"), "zeros")
     sides = list(zip(zeros[::2], zeros[1::2], strict=True))[::-1]
     shape = [n + p + q for n, (p, q) in zip(x.shape[-len(sides) :], sides, strict=True)]
     grown = np.zeros((*x.shape[: -len(sides)], *shape), dtype=x.codes.dtype)
@@ -421,13 +469,31 @@ def exact_pad(a: Arguments) -> Exact:
     return x.take(grown)
 
 
+def _repeated(x: Exact, counts: Sequence[int], mode: str) -> Exact:
+    """Return a tensor with elements of its own around its last dimensions."""
+    codes = x.codes
+    for number in range(len(counts) // 2):
+        axis = codes.ndim - 1 - number
+        size = codes.shape[axis]
+        place = np.arange(-counts[2 * number], size + counts[2 * number + 1])
+        if mode == "reflect":
+            place = np.abs(place)
+            place = np.where(place >= size, 2 * (size - 1) - place, place)
+        elif mode == "replicate":
+            place = np.clip(place, 0, size - 1)
+        elif mode == "circular":
+            place = place % size
+        else:
+            raise refuse_setting("mode", mode, "constant, reflect, replicate, circular")
+        codes = np.take(codes, place, axis)
+    return x.take(codes)
+
+
 @exact_op("conv1d conv2d", "input weight bias stride padding dilation groups padding_mode")
 def exact_convolution(a: Arguments) -> Exact:
     """Return the sums over every window, in torch's order of the weights."""
     x, weight = a["input"], a["weight"]
     dims = len(weight.shape) - 2
-    if a.get("groups", 1) != 1:
-        raise refuse_setting("groups", a["groups"], "groups = 1")
     if isinstance(a.get("padding", 0), str) or a.get("padding_mode", "zeros") != "zeros":
         raise refuse_setting("padding", a.get("padding"), "a number of zeros on each side")
     kernel = weight.shape[2:]
@@ -436,7 +502,16 @@ def exact_convolution(a: Arguments) -> Exact:
     parts = window_parts(image, kernel, *options)
     # (batch, channels, …) at each offset -> (batch, …, channels * offsets), as the weight's rows
     columns = np.stack([np.moveaxis(part, 1, -1) for part in parts.values()], axis=-1)
-    rows = x.take(columns.reshape(*columns.shape[:-2], -1))
-    matrix = weight.take(weight.codes.reshape(weight.shape[0], -1))
-    sums = product(rows, matrix)
-    return with_bias(sums.take(np.moveaxis(sums.codes, -1, 1)), a.get("bias"), 1)
+    groups = a.get("groups", 1)
+    parts_of = np.split(columns, groups, axis=-2)
+    weights_of_groups = np.split(weight.codes, groups, axis=0)
+    sums = [
+        product(
+            x.take(part.reshape(*part.shape[:-2], -1)), weight.take(own.reshape(len(own), -1))
+        )
+        for part, own in zip(parts_of, weights_of_groups, strict=True)
+    ]
+    codes = np.concatenate([each.codes for each in sums], -1)
+    is_rounded = any(each.is_rounded for each in sums)
+    result = Exact(np.moveaxis(codes, -1, 1), sums[0].frac_width, sums[0].divisor, is_rounded)
+    return with_bias(result, a.get("bias"), 1)
