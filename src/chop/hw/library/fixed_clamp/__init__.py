@@ -18,7 +18,7 @@ from chop.hw.design.component import Component, Parameter, Unary, register
 from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
 from chop.hw.design.stream import Stream
 from chop.hw.lower import Lowerer, Value, lowers, unary
-from chop.hw.lower.constants import constant_operand
+from chop.hw.lower.constants import parameter, scalar_operand
 from chop.hw.reference.exact import Exact, constant
 from chop.hw.reference.exact_ops import ARGUMENTS, Arguments, exact_op
 from chop.ir.ops import node_module
@@ -159,15 +159,17 @@ def _bound(low: Lowerer, node: fx.Node, values: Sequence[Any]) -> float | None:
 
 
 def _other(low: Lowerer, node: fx.Node) -> float:
-    """Return the constant that a tensor is compared with."""
-    constants = [constant_operand(low, node, k) for k in range(len(low.operands(node)))]
-    known = [each for each in constants if each is not None]
-    if len(known) != 1 or len(np.unique(known[0].values)) != 1:
-        raise low.refuse(
-            node, "operands that are both computed, or a constant of several numbers",
-            "Allowed: a tensor and one number",
-        )  # fmt: skip
-    return float(known[0].values.reshape(-1)[0])
+    """Return the number that a tensor is compared with: plain, or all elements of a parameter."""
+    scalar = scalar_operand(low, node)
+    if scalar is not None:
+        return scalar[0]
+    constants = [parameter(low, each) for each in low.operands(node) if each not in low.values]
+    is_one = len(constants) == 1 and constants[0] is not None
+    numbers = {*constants[0].reshape(-1).tolist()} if is_one else set()  # type: ignore[union-attr]
+    if len(numbers) != 1:
+        what = "operands that are both computed, or a constant of several numbers"
+        raise low.refuse(node, what, "Allowed: a tensor and one number")
+    return float(numbers.pop())
 
 
 # -- by definition ---------------------------------------------------------------------------------

@@ -506,9 +506,7 @@ def exact_convolution(a: Arguments) -> Exact:
     parts_of = np.split(columns, groups, axis=-2)
     weights_of_groups = np.split(weight.codes, groups, axis=0)
     sums = [
-        product(
-            x.take(part.reshape(*part.shape[:-2], -1)), weight.take(own.reshape(len(own), -1))
-        )
+        product(x.take(part.reshape(*part.shape[:-2], -1)), weight.take(own.reshape(len(own), -1)))
         for part, own in zip(parts_of, weights_of_groups, strict=True)
     ]
     codes = np.concatenate([each.codes for each in sums], -1)
