@@ -178,8 +178,7 @@ def super_resolution(models: Path) -> Network:
     """
     folder = models / "qonnx/qonnx/data/onnx/bsd300x3-espcn"
     side = 16
-    name = "x_7"
-    graph = read_open(folder / "subpixel/float_model.onnx", **{ESPCN_INPUT: (2, 3, side, side)})
+    graph = read_open(folder / "subpixel/float_model.onnx", input=(2, 3, side, side))
     image = read_image(folder / "test_data/input_0.pb")
     halved = nn.functional.avg_pool2d(image, 2)
     pieces = _pieces(halved, side)
@@ -197,6 +196,21 @@ def super_resolution(models: Path) -> Network:
         "to_float_db": decibels(exact, found),
     }
     return Network(graph, pieces[middle : middle + 1], {"max_multipliers": 128}, facts)
+
+
+def read_image(file: Path) -> Tensor:
+    """Return the tensor in a file of ONNX."""
+    import onnx
+
+    tensor = onnx.TensorProto()
+    tensor.ParseFromString(file.read_bytes())
+    return torch.from_numpy(onnx.numpy_helper.to_array(tensor).copy())
+
+
+def _pieces(image: Tensor, side: int) -> Tensor:
+    """Return the squares that an image consists of, row by row."""
+    squares = image[0].unfold(1, side, side).unfold(2, side, side)
+    return squares.movedim(0, 2).reshape(-1, len(image[0]), side, side).contiguous()
 
 
 HOP_SECONDS = 0.08
@@ -325,14 +339,14 @@ def file_probabilities(file: Path, chunks: Tensor) -> Tensor:
 
 BIASES, NUMBERS = 16, 12
 """Bits of biases, and of numbers between layers."""
-WEIGHTS = {"spectrum": 8, "encoder.0": 12, "encoder.1": 12, "encoder.2": 12, "encoder.3": 12}
+WEIGHTS = {"spectrum": 8, "encoder.0": 10, "encoder.1": 10, "encoder.2": 14, "encoder.3": 14}
 """Bits of weights that are not `OTHER_WEIGHTS`: channels of the encoder differ much in range."""
 OTHER_WEIGHTS = 8
 GATE = {"data_in_width": 12, "data_in_frac_width": 8}
 """Format of what the gates' tables read: from -8 to 8, where both functions are nearly constant."""
 CELL_STATE = {"width": 16, "frac_width": 10}
 UNCHANGED = {"data_in_0_width": "NA", "data_in_1_width": "NA"}
-POWER_BITS = 16
+POWER_BITS = 14
 """Bits of the power that the table of roots reads."""
 
 

