@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from chop.compat.old_names import lazy_names
 from chop.hw.design.component import Mover, Unary
+from chop.hw.library.fixed_argmax import ArgMax
 from chop.hw.library.fixed_arithmetic import Add, ElementwiseBinary, Mul, Sub, WithConstant
 from chop.hw.library.fixed_batch_norm import BatchNorm
 from chop.hw.library.fixed_clamp import Clamp
@@ -43,6 +44,7 @@ from chop.hw.streams.stream_slice import Slice
 
 __all__ = [
     "Add",
+    "ArgMax",
     "AvgPool",
     "BatchNorm",
     "BlockLinear",
