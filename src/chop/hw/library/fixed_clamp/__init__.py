@@ -138,9 +138,9 @@ def _bounds(low: Lowerer, node: fx.Node) -> Bounds:
         module: Any = node_module(node)
         return float(module.min_val), float(module.max_val)
     names, places = ARGUMENTS[name], node.args
-    given = {**dict(zip(names, places, strict=False)), **node.kwargs}
+    arguments = {**dict(zip(names, places, strict=False)), **node.kwargs}
     least, most = (
-        _bound(low, node, [given.get(key) for key in keys])
+        _bound(low, node, [arguments.get(key) for key in keys])
         for keys in (("min", "min_val"), ("max", "max_val"))
     )
     if name == "hardtanh":

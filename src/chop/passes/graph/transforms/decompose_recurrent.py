@@ -99,9 +99,9 @@ def _lstm(
 ) -> tuple[fx.Node, ...]:
     call = graph.fx_graph.call_function
     i, f, g, o = _parts(graph, call(torch.add, (of_input, of_state)), 4)
-    kept = call(torch.mul, (call(torch.sigmoid, (f,)), states[1]))
+    remembered = call(torch.mul, (call(torch.sigmoid, (f,)), states[1]))
     new = call(torch.mul, (call(torch.sigmoid, (i,)), call(torch.tanh, (g,))))
-    state = call(torch.add, (kept, new))
+    state = call(torch.add, (remembered, new))
     hidden = call(torch.mul, (call(torch.sigmoid, (o,)), call(torch.tanh, (state,))))
     return hidden, state
 
