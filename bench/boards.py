@@ -41,7 +41,7 @@ from chop.actions.board_project import BoardBuild, build_board
 from chop.actions.hardware import HardwareBuild, build_hardware
 from chop.hw.boards.board_sim import simulate_board
 from chop.hw.boards.board_top import payloads
-from chop.hw.flow.route.flow import RouteOptions, records
+from chop.hw.flow.route.flow import RouteOptions, read_routed, records
 
 FRAME_BYTES = 10
 """Bytes of a frame beside its payload."""
@@ -114,7 +114,7 @@ def measure(network: Network, args: argparse.Namespace, scratch: Path) -> dict[s
 
 def measure_design(network: Network, args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """Build the design alone, place and route it on a part, and return what was found."""
-    part = None if args.part == "none" else args.part
+    part = None if args.part == "none" or args.routed else args.part
     run = once(
         args.section,
         lambda: build_hardware(
@@ -127,19 +127,21 @@ def measure_design(network: Network, args: argparse.Namespace, scratch: Path) ->
             routing=RouteOptions(seeds=tuple(args.seeds), jobs=1, simulate=False),
             progress=lambda text: print(f"    {text}", flush=True),
         ),
-        lambda built: built.verdict.values > 0,
+        lambda built: built.verdict.is_exact and built.verdict.compared > 0,
     )
     built = run.result
     timing = {"settings": network.settings, **cycles(built)}
-    if built.routed is None:
+    if args.routed:
+        routed = routed_before(built.directory, args.routed, args.part)
+    elif built.routed is not None:
+        routed = records(built.routed)
+    else:
         return {**network.facts, "values": str(built.verdict), **timing, "seconds": run.seconds}
-    routed = records(built.routed)
     rate = routed["mhz"] * 1e6 / timing["cycles_per_inference"]
     facts = {
         **network.facts,
         "values": str(built.verdict),
         **{k: routed[k] for k in ("part", "device", "clocks", "mhz", "used", "available")},
-        "bitstream_bytes": built.routed.bitstream.stat().st_size,
         **timing,
         "inferences_per_second_design": rate,
         "seconds": run.seconds,
@@ -147,6 +149,21 @@ def measure_design(network: Network, args: argparse.Namespace, scratch: Path) ->
     if network.seconds_per_input is not None:
         facts["real_time_factor"] = 1 / rate / network.seconds_per_input
     return facts
+
+
+def routed_before(hardware: Path, earlier: Path, part: str) -> dict[str, Any]:
+    """Return the record of an earlier routing; raise unless its design is equal, byte for byte."""
+    for folder in ("rtl", "mem"):
+        files = sorted(path.name for path in (hardware / folder).iterdir())
+        if files != sorted(path.name for path in (earlier / folder).iterdir()):
+            raise SystemExit(f"{earlier}: other files in {folder}/ than this design has")
+        for name in files:
+            if (hardware / folder / name).read_bytes() != (earlier / folder / name).read_bytes():
+                raise SystemExit(f"{earlier}: {folder}/{name} is not that of this design")
+    record = read_routed(earlier, part)
+    if record is None:
+        raise SystemExit(f"{earlier}: no record of a routing on {part}")
+    return record
 
 
 def cycles(built: HardwareBuild) -> dict[str, float]:
@@ -186,6 +203,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--inferences", type=int, default=1000, help="of each simulation")
     parser.add_argument("--part", help="route the design alone on this part; none: only simulate")
+    parser.add_argument(
+        "--routed", type=Path, help="hardware folder of an equal design that was routed on --part"
+    )
     parser.add_argument("--models", type=Path, default=Path("models"), help="unpacked packages")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:

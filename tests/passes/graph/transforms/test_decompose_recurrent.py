@@ -67,7 +67,7 @@ def test_a_decomposed_cell_has_the_same_states_for_several_steps(name):
 
 
 def test_a_cell_without_a_state_stays_and_the_reason_is_recorded():
-    graph, info = decompose_recurrent_transform_pass(
+    _, info = decompose_recurrent_transform_pass(
         graph_of(NoState(nn.GRUCell(5, 4)), torch.randn(3, 5))
     )
     assert info["decomposed"] == 0
