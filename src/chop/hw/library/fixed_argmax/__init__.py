@@ -59,7 +59,8 @@ class ArgMax(Component):
         return Fixed(self.levels, 0, is_signed=False)
 
     def golden(self, *data: Ints) -> Ints:
-        return data[0].argmax(-1).reshape(len(data[0]), *self.output.shape)
+        places: Ints = data[0].argmax(-1).reshape(len(data[0]), *self.output.shape)
+        return places
 
     def parameters(self) -> Mapping[str, Parameter]:
         return {

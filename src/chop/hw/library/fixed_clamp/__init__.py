@@ -170,8 +170,8 @@ def _other(low: Lowerer, node: fx.Node) -> float:
     number_format = fixed_formats.operand_format(node, f"data_in_{places[0]}")
     (bound,) = numbers
     if number_format is not None:
-        bound = number_format.decode(number_format.encode(bound)).item()
-    return bound
+        bound = float(number_format.decode(number_format.encode(bound)))
+    return float(bound)
 
 
 # -- by definition ---------------------------------------------------------------------------------

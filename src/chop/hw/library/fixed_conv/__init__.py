@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -353,7 +354,8 @@ def _spread(weight: Tensor, groups: int, dilation: int | Sequence[int]) -> Tenso
         return weight
     sizes = [step * (k - 1) + 1 for step, k in zip(steps, kernel, strict=True)]
     wide = weight.new_zeros(*weight.shape[:2], *sizes)
-    wide[(..., *(slice(None, None, step) for step in steps))] = weight
+    places: list[Any] = [slice(None, None, step) for step in steps]
+    wide[(..., *places)] = weight
     return wide
 
 

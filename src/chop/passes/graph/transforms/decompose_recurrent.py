@@ -67,7 +67,7 @@ def _write_out(graph: MaseGraph, node: fx.Node) -> None:
         bypass(node, results[0])
     else:
         for user in list(node.users):
-            bypass(user, results[user.args[1]])  # type: ignore[index]
+            bypass(user, results[user.args[1]])
         graph.fx_graph.erase_node(node)
     drop_unused_modules(graph, [path])
 
@@ -77,7 +77,7 @@ def _linear(
 ) -> fx.Node:
     """Add a linear layer with a cell's weights for the input (`ih`) or the state (`hh`)."""
     weight, bias = getattr(cell, f"weight_{end}"), getattr(cell, f"bias_{end}", None)
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer: Any = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     layer.weight, layer.bias = weight, bias
     free = path.replace(".", "_")
     while hasattr(graph.model, free):
@@ -126,5 +126,5 @@ def _rnn(
     return (call(function, (call(torch.add, (of_input, of_state)),)),)
 
 
-WRITTEN = {nn.LSTMCell: _lstm, nn.GRUCell: _gru, nn.RNNCell: _rnn}
+WRITTEN: dict[type[nn.Module], Any] = {nn.LSTMCell: _lstm, nn.GRUCell: _gru, nn.RNNCell: _rnn}
 """Writers by the class of a cell: they return the next hidden state, and an LSTM's cell state."""
