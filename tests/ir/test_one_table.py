@@ -22,6 +22,7 @@ MAY_SWITCH = {
     "chop/actions/hardware_formats.py": (2, "formats of results: a column of the table would do"),
     "chop/passes/graph/analysis/sensitivity.py": (1, LAYERS),
     "chop/passes/graph/transforms/decompose_attention.py": (1, PATTERN),
+    "chop/passes/graph/transforms/decompose_recurrent.py": (1, PATTERN),
     "chop/passes/graph/transforms/fix_sizes.py": (8, PATTERN),
     "chop/passes/graph/transforms/fuse_attention.py": (1, PATTERN),
     "chop/passes/graph/transforms/fuse_patterns.py": (2, PATTERN),

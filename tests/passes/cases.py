@@ -148,6 +148,7 @@ CASES: dict[str, PassCase] = {
     "fix_sizes_transform_pass": PassCase(),
     "fold_constants_transform_pass": PassCase(),
     "decompose_attention_transform_pass": PassCase(),
+    "decompose_recurrent_transform_pass": PassCase(),
     "fuse_attention_transform_pass": PassCase(),
     "fuse_conv_bn_transform_pass": PassCase(),
     "fuse_lora_weights_transform_pass": PassCase(),

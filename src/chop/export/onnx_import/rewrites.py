@@ -360,17 +360,55 @@ class Fused:
         return values is not None and tuple(values.shape) == (size,)
 
     def _sum(self, node: OnnxNode) -> OnnxNode:
-        """Fuse the product with a matrix and the addition of a bias."""
+        """Fuse a convolution, or the product with a matrix, and the addition of a bias."""
         for source, bias in (node.inputs, node.inputs[::-1]):
             before = self.maker.get(source)
-            if before is None or before.operator != "MatMul" or self.uses[source] != 1:
+            if before is None or self.uses[source] != 1:
+                continue
+            if before.operator == "Conv" and before.domain == MAIN:
+                return self._convolution(node, before, bias)
+            if before.operator != "MatMul":
                 continue
             matrix = self._constant(before.inputs[1])
             if matrix is None or not self._is_matrix(before.inputs[1]):
                 continue
+            if self._has_rank(before.inputs[0]):  # a row is added to rows
+                bias = self._vector(bias, [(1, matrix.shape[1])]) or bias
             if self._is_bias(bias, matrix.shape[1]):
                 return self._linear(node, before.inputs[0], before.inputs[1], bias, True)
         return node
+
+    def _has_rank(self, name: str) -> bool:
+        """Return whether a value is known to have two dimensions or more."""
+        maker = self.maker.get(name)
+        if maker is None or maker.domain != MAIN:
+            return False
+        shape = self._constant(maker.inputs[1]) if maker.operator == "Reshape" else None
+        return maker.operator in ("Flatten", "Gemm") or (shape is not None and shape.numel() > 1)
+
+    def _vector(self, name: str, sizes: Sequence[tuple[int, ...]]) -> str:
+        """Return the name of a constant of one of `sizes` as a vector; "" for another value."""
+        constant = self.folded.constants.get(name)
+        if constant is None or tuple(constant.values.shape) not in sizes:
+            return ""
+        vector = f"{name}:vector"
+        self.folded.constants[vector] = replace(constant, values=constant.values.reshape(-1))
+        self.folded.stored.add(vector)
+        return vector
+
+    def _convolution(self, node: OnnxNode, before: OnnxNode, added: str) -> OnnxNode:
+        """Return a convolution with `added` as its bias; `node` if that is no number per channel.
+
+        The bias of a convolution is a vector; the constant of the sum has sizes of 1 behind it.
+        """
+        weight = self._constant(before.inputs[1])
+        has_bias = len(before.inputs) > 2 and before.inputs[2]
+        if has_bias or weight is None or not weight.is_floating_point():
+            return node
+        per_channel = (len(weight), *[1] * (weight.dim() - 2))
+        bias = self._vector(added, [per_channel, (1, *per_channel)])
+        inputs = (*before.inputs[:2], bias)
+        return replace(before, inputs=inputs, outputs=node.outputs) if bias else node
 
     def _linear(self, node: OnnxNode, x: str, weight: str, bias: str, turned: bool) -> OnnxNode:
         inputs = (x, weight, bias) if bias else (x, weight)

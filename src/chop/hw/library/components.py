@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING
 
 from chop.compat.old_names import lazy_names
 from chop.hw.design.component import Mover, Unary
+from chop.hw.library.fixed_argmax import ArgMax
 from chop.hw.library.fixed_arithmetic import Add, ElementwiseBinary, Mul, Sub, WithConstant
 from chop.hw.library.fixed_batch_norm import BatchNorm
+from chop.hw.library.fixed_clamp import Clamp
 from chop.hw.library.fixed_conv import Conv, Conv1d, Conv2d, ExternalConv1d, ExternalConv2d
 from chop.hw.library.fixed_embedding import Embedding
 from chop.hw.library.fixed_hard_activation import HardSigmoid, HardSwish
@@ -42,12 +44,14 @@ from chop.hw.streams.stream_slice import Slice
 
 __all__ = [
     "Add",
+    "ArgMax",
     "AvgPool",
     "BatchNorm",
     "BlockLinear",
     "BlockMatmul",
     "BlockWeights",
     "Cast",
+    "Clamp",
     "Concat",
     "Conv",
     "Conv1d",

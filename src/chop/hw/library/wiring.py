@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import fx
 
 from chop.hw.lower import fixed_formats
+from chop.hw.lower.calls import called
 from chop.hw.lower.engine import Lowerer, Value
 from chop.hw.lower.lowerings import lowers
 from chop.ir.meta import mase_meta
@@ -68,6 +70,20 @@ def lower_permute(low: Lowerer, node: fx.Node) -> Value | None:
     place = np.empty(len(value.order), dtype=np.int64)
     place[old.reshape(-1)] = np.arange(len(value.order))
     return _given(low, node, Value(value.wire, old.shape, place[value.order]))
+
+
+@lowers("wire_shuffle", is_wiring=True)
+def lower_shuffle(low: Lowerer, node: fx.Node) -> Value:
+    """Lower to the same stream: channels become pixels, pixels channels, or channels change place.
+
+    Each tensor of the batch is permuted alone, by the op itself on a tensor of places.
+    """
+    value = low.operand(node)
+    places = torch.arange(math.prod(value.shape)).reshape(1, *value.shape)
+    moved = called(node, places)
+    place = np.empty(len(value.order), dtype=np.int64)
+    place[moved.reshape(-1).numpy()] = np.arange(len(value.order))
+    return _given(low, node, Value(value.wire, tuple(moved.shape[1:]), place[value.order]))
 
 
 def _axes(low: Lowerer, node: fx.Node, dims: int) -> list[int]:

@@ -15,18 +15,24 @@ from chop.ir.ops import OPS, find_op, node_module
 
 
 def check_supported(graph: MaseGraph) -> None:
-    """Raise if a node has no realisation in hardware."""
+    """Raise if nodes have no realisation in hardware; the error names each of their ops."""
+    missing: dict[str, list[str]] = {}
     for node in graph.fx_graph.nodes:
         op = find_op(node, graph.custom_ops)
         if node.op in ("placeholder", "get_attr", "output") or (op and op.rtl in LOWERINGS):
             continue
-        name = op.name if op else str(node.target)
-        close = difflib.get_close_matches(name, supported_ops(), n=1, cutoff=0.3)
-        nearest = _NEAREST.get(name) or (close[0] if close else "linear")
-        raise HardwareError(
-            f"node '{node.name}' ({name}): no hardware component realises it. Nearest supported: "
-            f"{nearest}. Supported: {', '.join(supported_ops())}."
-        )
+        missing.setdefault(op.name if op else str(node.target), []).append(node.name)
+    if not missing:
+        return
+    (name, nodes), *others = missing.items()
+    close = difflib.get_close_matches(name, supported_ops(), n=1, cutoff=0.3)
+    nearest = _NEAREST.get(name) or (close[0] if close else "linear")
+    also = [f"{op} ({len(names)}, first '{names[0]}')" for op, names in others]
+    more = f" Missing too: {', '.join(also)}." if also else ""
+    raise HardwareError(
+        f"node '{nodes[0]}' ({name}): no hardware component realises it. Nearest supported: "
+        f"{nearest}.{more} Supported: {', '.join(supported_ops())}."
+    )
 
 
 def check_finite(graph: MaseGraph) -> None:
@@ -75,7 +81,6 @@ _NEAREST = {
     "matmul": "linear",
     "div": "mul by the reciprocal",
     "adaptive_max_pool2d": "max_pool2d",
-    "relu6": "hardsigmoid",
     "elu": "leaky_relu",
     "conv3d": "conv2d",
 }

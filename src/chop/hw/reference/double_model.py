@@ -124,7 +124,7 @@ def _same(graph: MaseGraph, node: fx.Node, value: Any, exact: Any) -> Any:
     if not isinstance(value, Tensor) or not isinstance(exact, Exact):
         return value
     expected = np.asarray(exact.double())
-    actual = np.maximum(value.numpy().reshape(expected.shape), float(LEAST))
+    actual = np.clip(value.numpy().reshape(expected.shape), float(LEAST), -float(LEAST))
     if np.array_equal(actual, expected):
         return value
     away = np.abs(actual - expected)

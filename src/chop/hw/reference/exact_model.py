@@ -86,11 +86,11 @@ def _input(node: fx.Node, x: Exact) -> Any:
 def _exact(value: Any) -> Any:
     """Return the exact numbers of a tensor of floats, any other value unchanged.
 
-    Minus infinity, which masks have, is `LEAST`.
+    Minus infinity, which masks have and log(0) is, is `LEAST`, and infinity is its opposite.
     """
     if isinstance(value, Tensor) and value.is_floating_point():
         numbers = value.detach().double().cpu().numpy()
-        return Exact.of(np.where(np.isneginf(numbers), float(LEAST), numbers))
+        return Exact.of(np.clip(numbers, float(LEAST), -float(LEAST)))
     return value
 
 

@@ -29,8 +29,9 @@ EXACT_OPS: dict[str, ExactOp] = {}
 ARGUMENTS: dict[str, tuple[str, ...]] = {}
 """Positional arguments, and the attributes of the layers, by op."""
 VIEWS = ("flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten", "contiguous")
-PICKS = ("getitem", "narrow", "expand", "chunk", "split", "unbind")
-MOVES = frozenset((*VIEWS, *PICKS, "permute", "transpose"))
+PICKS = ("getitem", "narrow", "expand", "chunk", "split", "unbind", "flip", "roll")
+SHUFFLES = ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
+MOVES = frozenset((*VIEWS, *PICKS, *SHUFFLES, "permute", "transpose"))
 UNCHANGED = frozenset(("identity", "dropout", "dropout1d", "dropout2d"))
 
 

@@ -46,7 +46,7 @@ ROWS = (
         carries_factor=(0,),
         rtl="fixed_relu",
     ),
-    _activation("relu6", "ReLU6", "relu6", 2),
+    _activation("relu6", "ReLU6", "relu6", 2, rtl="fixed_clamp"),
     _activation(
         "leaky_relu",
         "LeakyReLU",
@@ -86,7 +86,7 @@ ROWS = (
         rtl=_LUT,
     ),
     _activation("softsign", "Softsign", "softsign", 3, compute=_table(F.softsign), rtl=_LUT),
-    _activation("hardtanh", "Hardtanh", "hardtanh hardtanh_", 2),
+    _activation("hardtanh", "Hardtanh", "hardtanh hardtanh_", 2, rtl="fixed_clamp"),
     _activation(
         "hardswish", "Hardswish", "hardswish", 5, compute=_of(F.hardswish), rtl="fixed_hardswish"
     ),

@@ -54,9 +54,9 @@ ROWS = (
     layer("affine_grid", "", "affine_grid"),
     layer("unfold", "Unfold", "unfold"),
     layer("fold", "Fold", "fold"),
-    layer("pixel_shuffle", "PixelShuffle", "pixel_shuffle"),
-    layer("pixel_unshuffle", "PixelUnshuffle", "pixel_unshuffle"),
-    layer("channel_shuffle", "ChannelShuffle", "channel_shuffle"),
+    layer("pixel_shuffle", "PixelShuffle", "pixel_shuffle", rtl="wire_shuffle"),
+    layer("pixel_unshuffle", "PixelUnshuffle", "pixel_unshuffle", rtl="wire_shuffle"),
+    layer("channel_shuffle", "ChannelShuffle", "channel_shuffle", rtl="wire_shuffle"),
     layer(
         "pad",
         "ZeroPad1d ZeroPad2d ZeroPad3d ConstantPad1d ConstantPad2d ConstantPad3d ReflectionPad1d "

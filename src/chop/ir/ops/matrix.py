@@ -82,7 +82,7 @@ REDUCTIONS = (
     _reduction("std", "std std_mean"),
     _reduction("max", "max amax"),
     _reduction("min", "min amin"),
-    _reduction("argmax", "argmax argmin"),
+    _reduction("argmax", "argmax argmin", rtl="fixed_argmax"),
     _reduction("logsumexp"),
     _reduction("all", "all any"),
 )

@@ -31,7 +31,7 @@ from chop.hw.design.cycle_model import ConstantsTwin, Queue, Twin
 from chop.hw.design.samples import BIT, BYTE, COUNT, DOWN, NARROW, WIDE, codes, stream
 from chop.hw.design.stream import Stream, divisors, pack_words
 from chop.hw.library.fixed_arithmetic.scalar import lower_line
-from chop.hw.lower import Lowerer, Value, lowers
+from chop.hw.lower import LOWERINGS, Lowerer, Value, lowers
 from chop.hw.lower.constants import (
     Constant,
     constant_operand,
@@ -300,6 +300,29 @@ def lower_mul(low: Lowerer, node: fx.Node) -> Value:
     return _binary(low, node, Mul, lambda number, is_first: Line(number))
 
 
+@lowers("fixed_neg")
+def lower_neg(low: Lowerer, node: fx.Node) -> Value:
+    """Lower to a product with -1."""
+    return lower_line(low, node, Line(Fraction(-1)), -1)
+
+
+@lowers("fixed_pow")
+def lower_pow(low: Lowerer, node: fx.Node) -> Value:
+    """Lower a square to a product of the operand with itself, another power to a table."""
+    is_square = getattr(node.target, "__name__", node.target) == "square"
+    exponent = (2.0, False) if is_square else scalar_operand(low, node)
+    if exponent is None or exponent[1]:
+        raise low.refuse(node, "an exponent that is computed", "Allowed: a plain number")
+    if exponent[0] != 2:
+        return LOWERINGS["fixed_lut"].lower(low, node)  # type: ignore[return-value]
+    value = low.operand(node)
+    stream = low.stream(value)
+    any_format = Fixed(8)
+    exact = Mul(stream, stream, any_format).span(stream.format, stream.format)
+    component = Mul(stream, stream, low.result_format(node, exact))
+    return replace(value, wire=low.add(node, component, value, value))
+
+
 def _sum(low: Lowerer, node: fx.Node, sign: int) -> Value:
     """Lower to data_in_0 + sign * alpha * data_in_1."""
     if getattr(node.target, "__name__", node.target) == "rsub":
@@ -452,6 +475,21 @@ def exact_div(a: Arguments) -> Exact:
     if other.codes.size != 1 or number <= 0 or a.get("rounding_mode"):
         raise refuse_setting("other", "a tensor, or not positive", "a positive number")
     return (x * Exact(np.array([number.denominator]))) / number.numerator
+
+
+@exact_op("neg", "input")
+def exact_neg(a: Arguments) -> Exact:
+    """Return -input."""
+    x: Exact = a["input"]
+    return -x
+
+
+@exact_op("pow", "input exponent")
+def exact_pow(a: Arguments) -> Exact:
+    """Return the square of the input, another power in double precision."""
+    x: Exact = a["input"]
+    exponent = a.get("exponent", 2)
+    return x * x if exponent == 2 else Exact.of(x.double() ** exponent)
 
 
 def _scaled(a: Arguments) -> Exact:

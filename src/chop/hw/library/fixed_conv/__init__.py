@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +17,7 @@ from chop.hw.design.component import Component, ComponentCost, Memory, Parameter
 from chop.hw.design.cycle_model import Twin
 from chop.hw.design.samples import BYTE, row_ends, stream
 from chop.hw.design.stream import Stream
+from chop.hw.library.fixed_conv.padding import Sides, added_zeros, padding_mode
 from chop.hw.library.fixed_linear import (
     ExternalLinear,
     ExternalLinearTwin,
@@ -53,8 +53,7 @@ from chop.hw.reference.exact_ops import (
     window_parts,
     with_bias,
 )
-from chop.ir.meta import mase_meta
-from chop.ir.ops import OPS, node_module
+from chop.ir.ops import OPS
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,6 +263,7 @@ def _convolution(
     low: Lowerer, node: fx.Node, kind: type[Conv1d] | type[Conv2d], dims: int
 ) -> Value:
     weight, bias = parameters_of(low, node)
+    weight = _spread(weight, low.setting(node, "groups", 1), low.setting(node, "dilation", 1))
     weight, padding = _with_even_padding(weight, _checked_sides(low, node))
     value = low.operand(node)
     if len(value.shape) != dims + 1:
@@ -325,10 +325,6 @@ def _whole_windows(
     return pixels_of(low.add(node, layer, wire), layer)
 
 
-Sides = tuple[int, int]
-"""Zeros before and behind the elements of a dimension."""
-
-
 def _with_even_padding(weight: Tensor, sides: Sequence[Sides]) -> tuple[Tensor, Pair]:
     """Return a weight and an even padding by (columns, rows) that compute the same.
 
@@ -341,12 +337,30 @@ def _with_even_padding(weight: Tensor, sides: Sequence[Sides]) -> tuple[Tensor, 
     return torch.nn.functional.pad(weight, grown), (columns, rows)
 
 
+def _spread(weight: Tensor, groups: int, dilation: int | Sequence[int]) -> Tensor:
+    """Return a weight of one group without dilation that computes the same.
+
+    It has zeros between the elements of a dilated kernel, and for the channels of other groups. An
+    array multiplies by them too; products with constants (`shift_add`, `tables`) leave them out.
+    """
+    outputs, inputs, *kernel = weight.shape
+    steps = np.broadcast_to(np.atleast_1d(dilation), len(kernel)).tolist()
+    if groups > 1:
+        dense = weight.new_zeros(outputs, groups, inputs, *kernel)
+        of_group = torch.arange(outputs) // (outputs // groups)
+        dense[torch.arange(outputs), of_group] = weight
+        weight = dense.flatten(1, 2)
+    if set(steps) == {1}:
+        return weight
+    sizes = [step * (k - 1) + 1 for step, k in zip(steps, kernel, strict=True)]
+    wide = weight.new_zeros(*weight.shape[:2], *sizes)
+    places: list[Any] = [slice(None, None, step) for step in steps]
+    wide[(..., *places)] = weight
+    return wide
+
+
 def _checked_sides(low: Lowerer, node: fx.Node) -> list[Sides]:
     """Return the zeros on both sides of columns, then rows; raise an error for other settings."""
-    for name, allowed in (("groups", 1), ("dilation", 1)):
-        setting = low.setting(node, name, allowed)
-        if set(np.atleast_1d(setting).tolist()) != {allowed}:
-            raise low.refuse(node, f"{name} = {setting}", f"Allowed: {name} = {allowed}")
     mode = low.setting(node, "padding_mode", "zeros")
     if mode != "zeros":
         raise low.refuse(node, f"padding_mode = '{mode}'", "Allowed: padding_mode = 'zeros'")
@@ -357,36 +371,10 @@ def _checked_sides(low: Lowerer, node: fx.Node) -> list[Sides]:
     dims = parameters_of(low, node)[0].dim() - 2
     own = pair(padding, dims)[:dims]
     (source, *_) = low.operands(node)
-    before = _pad(low, source) if low.op(source) is OPS["pad"] else []
+    is_padded = low.op(source) is OPS["pad"] and padding_mode(low, source) == "constant"
+    before = added_zeros(low, source) if is_padded else []
     more = [*before, *[(0, 0)] * dims][:dims]
     return [(zeros + a, zeros + b) for zeros, (a, b) in zip(own, more, strict=True)]
-
-
-@lowers("zero_pad", takes_pixels=True, is_wiring=True)
-def lower_pad(low: Lowerer, node: fx.Node) -> Value:
-    """Lower to the image itself; the convolutions that read it pad it."""
-    _pad(low, node)
-    readers = (OPS["conv1d"], OPS["conv2d"])
-    wrong = [user for user in node.users if user.op == "output" or low.op(user) not in readers]
-    if wrong:
-        raise low.refuse(node, f"'{wrong[0].name}' reads it", "Allowed: conv1d, conv2d")
-    return low.operand(node)
-
-
-def _pad(low: Lowerer, node: fx.Node) -> list[Sides]:
-    """Return the zeros that a `pad` adds on both sides of columns, then rows."""
-    mode, value = low.setting(node, "mode", "constant"), low.setting(node, "value", 0)
-    name = type(node_module(node)).__name__ if node.op == "call_module" else "pad"
-    if mode != "constant" or value or re.match("Reflection|Replication|Circular", name):
-        what = f"{name} with mode = '{mode}', value = {value}"
-        raise low.refuse(node, what, "Allowed: zeros")
-    zeros = low.setting(node, "padding" if node.op == "call_module" else "pad", ())
-    sides = list(zip(zeros[::2], zeros[1::2], strict=True))  # of the last dimension first
-    dims = len(mase_meta(node).common["results"]["data_out_0"]["shape"]) - 2
-    if any(min(pair_of) < 0 for pair_of in sides) or any(map(any, sides[dims:])):
-        allowed = "Allowed: 0 or more zeros before and behind rows and columns"
-        raise low.refuse(node, f"pad = {tuple(zeros)}", allowed)
-    return sides[:dims]
 
 
 @lowers("fixed_conv2d", takes_pixels=True)
@@ -404,30 +392,11 @@ def lower_conv1d(low: Lowerer, node: fx.Node) -> Value:
 # -- by definition ---------------------------------------------------------------------------------
 
 
-@exact_op("pad", "input pad mode value padding")
-def exact_pad(a: Arguments) -> Exact:
-    """Return the input with zeros around its last dimensions."""
-    x: Exact = a["input"]
-    zeros = list(a.get("pad", a.get("padding")))
-    if a.get("mode", "constant") != "constant" or a.get("value"):
-        raise refuse_setting("mode", a.get("mode"), "zeros")
-    sides = list(zip(zeros[::2], zeros[1::2], strict=True))[::-1]
-    shape = [n + p + q for n, (p, q) in zip(x.shape[-len(sides) :], sides, strict=True)]
-    grown = np.zeros((*x.shape[: -len(sides)], *shape), dtype=x.codes.dtype)
-    inner: list[Any] = [
-        slice(p, p + n) for n, (p, _) in zip(x.shape[-len(sides) :], sides, strict=True)
-    ]
-    grown[(..., *inner)] = x.codes
-    return x.take(grown)
-
-
 @exact_op("conv1d conv2d", "input weight bias stride padding dilation groups padding_mode")
 def exact_convolution(a: Arguments) -> Exact:
     """Return the sums over every window, in torch's order of the weights."""
     x, weight = a["input"], a["weight"]
     dims = len(weight.shape) - 2
-    if a.get("groups", 1) != 1:
-        raise refuse_setting("groups", a["groups"], "groups = 1")
     if isinstance(a.get("padding", 0), str) or a.get("padding_mode", "zeros") != "zeros":
         raise refuse_setting("padding", a.get("padding"), "a number of zeros on each side")
     kernel = weight.shape[2:]
@@ -436,7 +405,14 @@ def exact_convolution(a: Arguments) -> Exact:
     parts = window_parts(image, kernel, *options)
     # (batch, channels, …) at each offset -> (batch, …, channels * offsets), as the weight's rows
     columns = np.stack([np.moveaxis(part, 1, -1) for part in parts.values()], axis=-1)
-    rows = x.take(columns.reshape(*columns.shape[:-2], -1))
-    matrix = weight.take(weight.codes.reshape(weight.shape[0], -1))
-    sums = product(rows, matrix)
-    return with_bias(sums.take(np.moveaxis(sums.codes, -1, 1)), a.get("bias"), 1)
+    groups = a.get("groups", 1)
+    parts_of = np.split(columns, groups, axis=-2)
+    weights_of_groups = np.split(weight.codes, groups, axis=0)
+    sums = [
+        product(x.take(part.reshape(*part.shape[:-2], -1)), weight.take(own.reshape(len(own), -1)))
+        for part, own in zip(parts_of, weights_of_groups, strict=True)
+    ]
+    codes = np.concatenate([each.codes for each in sums], -1)
+    is_rounded = any(each.is_rounded for each in sums)
+    result = Exact(np.moveaxis(codes, -1, 1), sums[0].frac_width, sums[0].divisor, is_rounded)
+    return with_bias(result, a.get("bias"), 1)

@@ -103,9 +103,24 @@ def lower_table(low: Lowerer, node: fx.Node) -> Value:
         if node_arithmetic(node) == "integer" and source.format.width > WHOLE_TABLE:
             lines = lines_of(_of_tensors(node), source.format, number)
             return Piecewise(source, number, lines)
+        _check_defined(low, node, source)
         return Lut(source, number, _function(node))
 
     return unary(low, node, make)
+
+
+def _check_defined(low: Lowerer, node: fx.Node, source: Stream) -> None:
+    """Raise if the function has no value for a code: the root or logarithm of less than 0."""
+    number = source.format
+    values = _function(node)(number.decode(np.arange(number.low, number.high + 1)))
+    wrong = np.flatnonzero(np.isnan(values))
+    if len(wrong):
+        at = number.decode(np.array([number.low + wrong[-1]])).item()
+        raise low.refuse(
+            node,
+            f"no value at {at}, which the operand's format {number} has",
+            "Allowed: an operand in a format where it has values, such as one without a sign",
+        )
 
 
 @lowers("fixed_compare")

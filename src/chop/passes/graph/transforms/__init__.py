@@ -7,6 +7,9 @@ from chop.passes.graph.transforms.correct_bias import correct_bias_transform_pas
 from chop.passes.graph.transforms.decompose_attention import (
     decompose_attention_transform_pass,
 )
+from chop.passes.graph.transforms.decompose_recurrent import (
+    decompose_recurrent_transform_pass,
+)
 from chop.passes.graph.transforms.emit_bram import emit_bram_transform_pass
 from chop.passes.graph.transforms.emit_cocotb import emit_cocotb_transform_pass
 from chop.passes.graph.transforms.emit_internal_rtl import emit_internal_rtl_transform_pass
@@ -46,6 +49,7 @@ __all__ = [
     "compile_transform_pass",
     "correct_bias_transform_pass",
     "decompose_attention_transform_pass",
+    "decompose_recurrent_transform_pass",
     "eliminate_common_subexpressions_transform_pass",
     "eliminate_dead_code_transform_pass",
     "emit_bram_transform_pass",
