@@ -21,7 +21,7 @@ from chop.export import from_onnx
 
 HARMONICS = 6
 ROWS = {"train": 16, "validation": 8, "test": 16}
-BATCH = 8
+BATCH = 4
 """Rows of every batch: a graph of this model is for one size."""
 
 
