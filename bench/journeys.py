@@ -45,8 +45,8 @@ INTERRUPTED = "not run: the journey was stopped before this step."
 TEXTS = ("command", "reason")
 """Fields of a record that may name a folder of this machine."""
 MISSING = "not here: {get}"
-MIXED = {"bits": (6.0,), "prune": None, "rtl": False}
-"""Options of a journey of the float model and the one with mixed precision."""
+SHIPPED = (8.0, 4.0)
+"""Bits of a journey that are one width; any other is an average."""
 
 SUBJECTS = "bench/journey_subjects"
 """Folder of the modules that make data, from the root of the repository."""
@@ -176,7 +176,7 @@ MODELS = (
         "basic-pitch",
         PACKAGE.format("basic-pitch"),
         "notes",
-        {**ONNX, "metric": "onset_f1", "learning_rate": 1e-4},
+        {**ONNX, "bits": (8.0, 12.0, 4.0), "metric": "onset_f1", "learning_rate": 1e-4},
         path="basic_pitch/saved_models/icassp_2022/nmp.onnx",
         plugin="tones.py",
         original="basic_pitch/saved_models/icassp_2022/nmp.onnx",
@@ -259,6 +259,13 @@ MODELS = (
         },
     ),
 )
+
+
+def mixed(subject: Subject) -> Subject:
+    """Return a subject whose journey has the float model and the one with mixed precision."""
+    bits = tuple(b for b in subject.options.get("bits", ()) if b not in SHIPPED)
+    options = {**subject.options, "bits": bits, "prune": None, "rtl": False}
+    return dataclasses.replace(subject, options=options)
 
 
 def travel(
@@ -379,8 +386,7 @@ def main() -> None:
     for subject in [known[name] for name in options.names] or MODELS:
         section = subject.name
         if options.mixed:
-            subject = dataclasses.replace(subject, options={**subject.options, **MIXED})
-            section = f"{section} mixed"
+            subject, section = mixed(subject), f"{section} mixed"
         if options.list:
             print(subject.name, subject.place(models) or MISSING.format(get=subject.get))
             continue

@@ -90,7 +90,7 @@ def pitch_accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
 # -- basic-pitch: notes -------------------------------------------------------------------------
 
 NOTE_RATE, SAMPLES, NOTE_FRAMES, KEYS, FIRST_KEY = 22_050, 43_844, 172, 88, 27.5
-FEW = {"train": 24, "test": 24}
+FEW = {"train": 16, "test": 16}
 
 
 @DATASETS.entry("notes")

@@ -192,7 +192,7 @@ def _allocate(
     if config.for_ is not None:
         target = check_target(config.for_, config.format)
         has_kernels = any(is_convolution(layer) for layer in layers_with_weights(graph).values())
-        form = target.kernel_configs() if has_kernels else target.weight_configs()
+        form = target.configs_for_average(bits, has_kernels=has_kernels)
     WeightBudget.of(graph, form).check(bits)
     session.start_work()
     rules, chosen = rules_for_bits(graph, batches, bits, form)
