@@ -387,6 +387,8 @@ def test_bench_times_models_on_the_same_rows(mase, trained, tmp_path):
     assert [record["program"] for record in records] == [str(trained), "mlp"]
     assert records[0]["speedup"] == 1.0
     assert (tmp_path / "b" / "latency.svg").is_file()
+    mase(f"bench {trained} --batch 1 --iterations 1 --no-draw --out plain")
+    assert not (tmp_path / "plain" / "latency.svg").exists()
 
 
 def test_compile_times_against_eager(mase, trained):
