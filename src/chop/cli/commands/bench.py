@@ -68,7 +68,7 @@ def run(config: BenchConfig, session: Session) -> dict[str, Any]:
     for name, graph in graphs.items():
         _check_inputs(name, graph, inputs)
         if data is not None:
-            measure(graph, data.few(), config, first)
+            measure(graph, data.few(graph), config, first)
     session.start_work()
     records = _time(config, session, graphs, inputs)
     rows = _compare(config, session, graphs, data, records)
