@@ -176,7 +176,14 @@ MODELS = (
         "basic-pitch",
         PACKAGE.format("basic-pitch"),
         "notes",
-        {**ONNX, "bits": (8.0, 15.0, 4.0), "metric": "onset_f1", "learning_rate": 1e-4},
+        {
+            **ONNX,
+            "bits": (8.0, 15.0, 4.0),
+            "metric": "onset_f1",
+            "learning_rate": 1e-4,
+            "eval_batch_size": 4,  # rows of unfolded convolutions take 170 MB per row of the data
+            "calibration_rows": 8,
+        },
         path="basic_pitch/saved_models/icassp_2022/nmp.onnx",
         plugin="tones.py",
         original="basic_pitch/saved_models/icassp_2022/nmp.onnx",
