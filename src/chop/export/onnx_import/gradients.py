@@ -76,8 +76,8 @@ class _Derivation:
         for name, part in zip(node.inputs, parts, strict=True):
             if name in depends:
                 own = self.add("SumTo", part(), name, domain=OWN)
-                known = self.gradients.get(name)
-                self.gradients[name] = own if known is None else self.add("Add", known, own)
+                earlier = self.gradients.get(name)
+                self.gradients[name] = own if earlier is None else self.add("Add", earlier, own)
 
     def finish(self, x: str, output: str) -> None:
         """Add the node that makes an output; a value that `y` does not depend on has zeros."""
