@@ -125,15 +125,15 @@ def save_graph(
     if is_packed:
         description["packed"] = packed.records
     description["sha256"] = digest(description)
-    write_pair(Path(path), as_lines(description), stored, identity)
+    write_pair(Path(path), _as_lines(description), stored, identity)
 
 
-def as_lines(description: Mapping[str, Any]) -> str:
+def _as_lines(description: Mapping[str, Any]) -> str:
     """Return JSON text with one line per entry, and one per item of an entry that is a list.
 
     `json.dumps(..., indent=1)` runs in Python instead of C, which takes ten times as long.
 
-    >>> print(as_lines({"version": 1, "nodes": ["a", "b"]}))
+    >>> print(_as_lines({"version": 1, "nodes": ["a", "b"]}))
     {
     "version": 1,
     "nodes": [
