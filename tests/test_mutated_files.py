@@ -22,7 +22,8 @@ def test_the_sample_has_files_that_are_refused_and_files_that_are_read(found):
         assert words[file_kinds.REFUSED], kind
     read = [w[file_kinds.EQUAL] + w[file_kinds.FAITHFUL] for w in counts.values()]
     assert sum(read) > 60
-    assert sum(count > 0 for count in read) >= len(read) - 2
+    # a checkpoint has few bytes that do not matter: its description has no indentation
+    assert sum(count > 0 for count in read) >= len(read) - 3
 
 
 @pytest.fixture(scope="module")

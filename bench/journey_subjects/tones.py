@@ -21,7 +21,7 @@ from chop.export import from_onnx
 
 HARMONICS = 6
 ROWS = {"train": 16, "validation": 8, "test": 16}
-BATCH = 8
+BATCH = 4
 """Rows of every batch: a graph of this model is for one size."""
 
 
@@ -90,7 +90,7 @@ def pitch_accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
 # -- basic-pitch: notes -------------------------------------------------------------------------
 
 NOTE_RATE, SAMPLES, NOTE_FRAMES, KEYS, FIRST_KEY = 22_050, 43_844, 172, 88, 27.5
-FEW = {"train": 24, "test": 24}
+FEW = {"train": 16, "test": 16}
 
 
 @DATASETS.entry("notes")

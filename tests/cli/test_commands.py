@@ -402,6 +402,8 @@ def test_bench_times_models_on_the_same_rows(mase, trained, tmp_path):
     assert [record["program"] for record in records] == [str(trained), "mlp"]
     assert records[0]["speedup"] == 1.0
     assert (tmp_path / "b" / "latency.svg").is_file()
+    mase(f"bench {trained} --batch 1 --iterations 1 --no-draw --out plain")
+    assert not (tmp_path / "plain" / "latency.svg").exists()
 
 
 def test_compile_times_against_eager(mase, trained):
@@ -602,3 +604,27 @@ def test_a_search_for_hardware_emits_any_trial_of_its_front(mase, trained, tmp_p
     monkeypatch.setattr(hw, "build_hardware", tell_part)
     assert "for ecp5-25k" in mase(f"hw s --trial {number} --out w").err
     assert "for ecp5-45k" in mase(f"hw s --trial {number} --device ecp5-45k --out w").err
+
+
+PINNED = """
+import torch
+
+class OneSize(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 10)
+
+    def forward(self, x):
+        return torch.stack([self.linear(x[i].flatten()) for i in range(x.shape[0])])
+
+def build():
+    return OneSize(), torch.randn(8, 1, 8, 8)
+"""
+
+
+def test_a_model_for_one_number_of_rows_is_trained_at_it(mase, tmp_path):
+    (tmp_path / "pinned.py").write_text(PINNED)
+    rows = "--train-rows 16 --test-rows 16 --eval-batch-size 8 --batch-size 8"
+    line = f"prune pinned.py:build --dataset digits {rows} --sparsity 0.3 --finetune-epochs 1"
+    ran = mase(f"{line} --out p")
+    assert ran.code == 0, ran.err

@@ -189,6 +189,15 @@ def test_bits_are_rounded_without_data_or_chosen_by_it(tmp_path):
     assert all(made[name]["for_"] == "onnx" for name in names)
 
 
+def test_float_models_are_written_to_gguf_unrounded_and_latencies_are_not_drawn(tmp_path):
+    settings = {"model": "tiny_llama", "bits": (4.0,), "dataset": "digits", "prune": 0.3}
+    steps = {step.key: step for step in steps_of(JourneyConfig(**settings), tmp_path)}
+    formats = {key: step.settings.get("format") for key, step in steps.items()}
+    assert formats["float: export gguf"] == formats["pruned: export gguf"] == "F32"
+    assert formats["4 bits nearest: export gguf"] is None
+    assert not any(s.settings["draw"] for s in steps.values() if s.command == "bench")
+
+
 @pytest.mark.slow  # `explain` and the export of 4 bits for ONNX have tests of their own
 def test_the_worst_layer_is_named_and_onnx_holds_the_bits(tmp_path, trained, monkeypatch):
     monkeypatch.chdir(tmp_path)

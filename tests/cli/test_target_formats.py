@@ -142,3 +142,16 @@ def test_layers_of_every_kind_for_onnx_are_exported_exactly(tmp_path, monkeypatc
     for width in (4, 8):
         mase.quantize(SOURCE, bits=width, for_="onnx", out="q")
         assert mase.export("q", to="onnx", out="e")["rounded"] == []
+
+
+def test_an_average_above_eight_bits_chooses_from_8_and_16_for_onnx():
+    above = TARGETS["onnx"].configs_for_average(12, has_kernels=True)
+    assert list(above) == ["int8/channel", "int16/channel"]
+    assert list(TARGETS["onnx"].configs_for_average(6, has_kernels=True)) == [
+        "int4/channel",
+        "int8/channel",
+    ]
+    assert list(TARGETS["gguf"].configs_for_average(12, has_kernels=False)) == [
+        "mxint4/32",
+        "mxint8/32",
+    ]

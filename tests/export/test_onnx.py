@@ -98,6 +98,7 @@ CASES = {
     "int4 in blocks": (of(GROUPS, ("linear",)), {"INT4 by blocks"}),
     "8 bits throughout": (of(EIGHT, (*OPS, "relu", "add")), {"INT8 by tensor"}),
     "int8 by channel": (of(CHANNEL), {"INT8 by channels"}),
+    "int16 by channel": (of({**CHANNEL, "weight_width": 16}), {"INT16 by channels"}),
     "mxint4": (of(MXINT4, ("linear",)), {"INT4 by blocks"}),
     "mxfp4": (of(MXFP4, ("linear",)), {"INT8 by blocks"}),
     "float8": (of(FP8), {"FLOAT8E4M3FN by tensor"}),

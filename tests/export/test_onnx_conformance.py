@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("onnx", reason="needs masegraph[export]")
 from onnx_conformance import Case, cases, outcome
 
-KNOWN = ("Gradient", "StringNormalizer")
-"""Operators of model tests that are not read: training and strings."""
+KNOWN = ("StringNormalizer",)
+"""Operators of model tests that are not read: strings."""
 NODES = 0.85
 """Least share of the node tests of listed operators that pass."""
 
@@ -31,7 +31,7 @@ def test_a_sample_of_the_models_computes_what_onnx_expects():
 @pytest.mark.slow
 def test_all_models_compute_what_onnx_expects():
     readable = readable_models()
-    assert len(readable) >= 0.94 * len(list(cases("model")))
+    assert len(readable) >= 0.95 * len(list(cases("model")))
     assert failures(readable, is_captured=True) == {}
 
 

@@ -32,8 +32,9 @@ class Target:
     the last dimension, which is the width of a kernel: they would have a scale for a few numbers.
     `rounds_inputs`: activations are rounded to 8 bits too. `embeddings`: it takes quantised tables.
     `bounded`: formats of weights with a block of tiny values, whose scale is none of the target's,
-    by width. `row_multiple`: its groups divide rows whose length is a multiple of this. `uneven`:
-    formats of the other matrices, by width; without them these stay floats.
+    by width. `wide`: formats for averages above 8 bits. `row_multiple`: its groups divide rows
+    whose length is a multiple of this. `uneven`: formats of the other matrices, by width; without
+    them these stay floats.
     """
 
     formats: Mapping[int, str] = field(default_factory=lambda: {4: "mxint4/32", 8: "mxint8/32"})
@@ -41,6 +42,7 @@ class Target:
     embeddings: bool = True
     kernels: Mapping[int, str] = field(default_factory=dict)
     bounded: Mapping[int, str] = field(default_factory=dict)
+    wide: Mapping[int, str] = field(default_factory=dict)
     row_multiple: int = 1
     uneven: Mapping[int, str] = field(default_factory=dict)
 
@@ -80,6 +82,19 @@ class Target:
         """Return the same for formats that fit the weights of convolutions as well."""
         return self._configs([self.kernels.get(width, self.formats[width]) for width in widths])
 
+    def configs_for_average(
+        self, bits: float | None, *, has_kernels: bool
+    ) -> dict[str, dict[str, Any]]:
+        """Return the configs to choose from for `bits` on average; None if a loss is the limit.
+
+        `has_kernels`: the model has convolutions.
+        """
+        configs = self.kernel_configs if has_kernels else self.weight_configs
+        widest = max(self.formats)
+        if bits is None or bits <= widest or not self.wide:
+            return configs()
+        return configs([widest]) | self._configs(list(self.wide.values()))
+
     def _configs(self, formats: Sequence[str]) -> dict[str, dict[str, Any]]:
         inputs = self.formats[max(self.formats)] if self.rounds_inputs else None
         return {form: layer_config(form, inputs) for form in formats}
@@ -102,7 +117,12 @@ TARGETS: dict[str, Target] = {
         row_multiple=32,
         uneven=BY_CHANNEL,
     ),
-    "onnx": Target({4: "int4/32", 8: "int8/channel"}, embeddings=False, kernels=BY_CHANNEL),
+    "onnx": Target(
+        {4: "int4/32", 8: "int8/channel"},
+        embeddings=False,
+        kernels=BY_CHANNEL,
+        wide={16: "int16/channel"},
+    ),
     "rtl": Target({4: "mxint4", 8: "mxint8"}, rounds_inputs=True, embeddings=False),
 }
 """Name of `--for` -> target."""

@@ -18,6 +18,7 @@ from chop.dataset.row_selection import draw_rows, hold_out
 from chop.dataset.running_text import load_running_text
 from chop.dataset.token_streams import is_token_stream, load_token_streams
 from chop.dataset.tokenized import load_tokenizer
+from chop.ir.graph import MaseGraph
 from chop.registry import suggest
 
 SPLITS = {"train": "train_rows", "test": "test_rows", "validation": "test_rows"}
@@ -44,8 +45,12 @@ class Data:
         """Rows for evaluation."""
         return self.splits[TEST] if TEST in self.splits else self.splits[VALIDATION]
 
-    def few(self, rows: int = 2) -> Data:
-        """Return the same data with only the first test rows, to check that evaluation works."""
+    def few(self, graph: MaseGraph) -> Data:
+        """Return the same data with only the first test rows, to check that evaluation works.
+
+        These are two rows, or as many as a graph for one number of rows takes.
+        """
+        rows = max(_pinned_rows(graph), default=2)
         indices, test = range(min(rows, len(self.test))), self.test
         some = test.select(indices) if hasattr(test, "select") else [test[i] for i in indices]
         return Data({**self.splits, TEST: some}, self.tokenizer)
@@ -158,3 +163,11 @@ def choose_rows(splits: Mapping[str, Any], options: DataOptions) -> dict[str, An
         name: split if limits[name] is None else draw_rows(split, limits[name], options.data_seed)
         for name, split in chosen.items()
     }
+
+
+def _pinned_rows(graph: MaseGraph) -> list[int]:
+    """Return the number of rows of each input whose first size is pinned."""
+    captured = graph.dummy_in or {}
+    table = graph.open_sizes().items()
+    pinned = [name for name, kinds in table if kinds[:1] == ["pinned"] and name in captured]
+    return [len(captured[name]) for name in pinned]

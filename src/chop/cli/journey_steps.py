@@ -27,6 +27,8 @@ EXPORTED = {
     "hf": "model",
 }
 """Export target -> file or folder that `mase export` writes."""
+UNROUNDED = "F32"
+"""GGUF type of float weights, so that the file has the values of the model."""
 TIMED_CALLS = (20,)
 """Calls of the model whose median is its latency."""
 CHECKPOINT_OPTIONS = ("seed", "plugins", "classes")
@@ -258,7 +260,7 @@ class _Plan:
         yield self.step("pack", "pass", {"name": PACK, **on}, _packed, needs)
         packed = (self.key("pack"),)
         yield self._compare("compare packed", "pack", self.place("model"), packed)
-        calls = {"iterations": TIMED_CALLS}
+        calls = {"iterations": TIMED_CALLS, "draw": False}
         yield self.step("latency", "bench", {**on, **calls}, timed, needs)
         yield self.step("latency packed", "bench", {**self.on("pack"), **calls}, timed, packed)
         if self.config.rtl:
@@ -273,6 +275,8 @@ class _Plan:
     def _export(self, target: str) -> Iterator[JourneyStep]:
         title, read = f"export {target}", f"read {target}"
         settings = {**self.on("model"), "to": target}
+        if target == "gguf" and self.variant in (FLOAT, PRUNED):
+            settings["format"] = UNROUNDED  # by default the export rounds floats to Q8_0
         yield self.step(title, "export", settings, _exported, (self.key("model"),))
         file, needs = self.place(title) / EXPORTED[target], (self.key(title),)
         if target == "hf":  # a folder of transformers is a model for every command

@@ -201,15 +201,14 @@ def _allocate(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return rules whose weights are within --bits or --budget, and the record of the choice."""
     form: Any = weight_formats(config.format or BUDGET_FORMATS[0], config.widths or SHIPPED_WIDTHS)
+    limit = parsed_budget(config.budget, WeightBudget.of(graph, form).total, config.bandwidth)
+    bits = config.bits if limit is None else limit.bits
     if config.for_ is not None:
         target = check_target(config.for_, config.format)
         has_kernels = any(is_convolution(layer) for layer in layers_with_weights(graph).values())
-        form = target.kernel_configs() if has_kernels else target.weight_configs()
-    weights = WeightBudget.of(graph, form)
-    limit = parsed_budget(config.budget, weights.total, config.bandwidth)
-    bits = config.bits if limit is None else limit.bits
+        form = target.configs_for_average(bits, has_kernels=has_kernels)
     if bits is not None:
-        weights.check(bits)
+        WeightBudget.of(graph, form).check(bits)
     session.start_work()
     joined = config.joined_for
     if bits is not None:

@@ -56,7 +56,7 @@ def prepare(
         session.console.note(f"--pruner stops trainings, and --mode {config.mode} has none")
     plan = _plan(config, loaded, space, evaluator)
     check_trial_name(config.apply, plan.objectives, config.name)
-    measure(loaded.graph, loaded.data.few(), config, loaded.graph)
+    measure(loaded.graph, loaded.data.few(loaded.graph), config, loaded.graph)
     if session.is_dry:
         check_storage(plan, session.folder)
     return loaded, evaluator, plan

@@ -146,7 +146,7 @@ def measured(
     reference: MaseGraph | None = None,
 ) -> dict[str, float]:
     """Return the same for a command; a dry run evaluates a few rows only."""
-    return measure(graph, data.few() if session.is_dry else data, settings, reference)
+    return measure(graph, data.few(graph) if session.is_dry else data, settings, reference)
 
 
 def fit(
@@ -178,7 +178,7 @@ def fit(
 def check_fit(graph: MaseGraph, data: Data, settings: TrainSettings, epochs: float) -> None:
     """Raise if a training would reject its arguments or the metric."""
     make_trainer(graph, data, settings, epochs, training_arguments(graph, settings))
-    measure(graph, data.few(), settings, graph)
+    measure(graph, data.few(graph), settings, graph)
 
 
 def training_arguments(graph: MaseGraph, settings: TrainSettings) -> dict[str, Any]:

@@ -44,8 +44,8 @@ def to_onnx(
 ) -> ExportReport:
     """Write an ONNX file of opset 21, and return a report.
 
-    Weights in integer formats are int4 or int8 with `DequantizeLinear`, by tensor, channel or
-    block; `fp8` is float8; 4-bit `mxfp` is int8 in blocks. Activations in `integer` and
+    Weights in integer formats are int4, int8 or int16 with `DequantizeLinear`, by tensor, channel
+    or block; `fp8` is float8; 4-bit `mxfp` is int8 in blocks. Activations in `integer` and
     `scale_integer` pass `QuantizeLinear` and `DequantizeLinear`. Dynamic sizes of the graph are
     dynamic in the file, unless `dynamic=False`. Other formats raise ExportError, or with
     `fallback="float"` are written as values. `inputs` are the example inputs of the export; by
@@ -318,10 +318,12 @@ def _dequantised(name: str, weight: Weight) -> _Rewritten | None:
         return None
     whole, steps = multiples
     shared = shared_scales(steps, weight)
-    if shared is None or whole.min() < -128 or whole.max() > 127:
+    if shared is None or whole.min() < -(2**15) or whole.max() >= 2**15:
         return None
     scale, where = shared
-    if whole.min() >= -8 and whole.max() <= 7:
+    if whole.min() < -128 or whole.max() > 127:
+        codes, kind = whole.to(torch.int16).numpy(), "INT16"
+    elif whole.min() >= -8 and whole.max() <= 7:
         flat = (whole.to(torch.int16) & 15).to(torch.uint8).reshape(-1).numpy()
         padded = np.concatenate([flat, np.zeros(len(flat) % 2, np.uint8)])
         codes, kind = padded[::2] | (padded[1::2] << 4), "INT4"

@@ -6,7 +6,12 @@ from torch import nn
 
 from chop import MaseGraph
 from chop.errors import PassError
-from chop.passes import gptq_transform_pass, quantize_transform_pass
+from chop.passes import (
+    gptq_transform_pass,
+    quantize_transform_pass,
+    sensitivity_analysis_pass,
+)
+from chop.passes.ptq.observe.curvature import EQUAL_SHARE, row_importances
 from chop.passes.ptq.solve.column_feedback import inverse_factor
 
 FORMAT = {
@@ -80,3 +85,51 @@ def test_sums_that_are_not_finite_have_no_factor(bad):
     hessian[1, 1] = bad
     with pytest.raises(PassError, match="have NaN or infinity"):
         inverse_factor(hessian, 0.01)
+
+
+class MagnitudeOfBands(nn.Module):
+    """The magnitude of two filters; a square root has no derivative at 0, where rows are silent."""
+
+    def __init__(self):
+        super().__init__()
+        self.real, self.imaginary = (nn.Linear(COLUMNS, 8, bias=False) for _ in range(2))
+        self.head = nn.Linear(8, 4, bias=False)
+
+    def forward(self, x):
+        power = self.real(x).square() + self.imaginary(x).square()
+        return self.head(power.sqrt())
+
+
+FORMATS = {f"w{width}": {**FORMAT, "weight_width": width} for width in (4, 8)}
+
+
+def test_silent_rows_leave_the_losses_of_a_filter_bank_numbers():
+    torch.manual_seed(0)
+    loud = torch.randn(12, COLUMNS)
+    silent = torch.cat([loud, torch.zeros(4, COLUMNS)])
+    mg = MaseGraph(MagnitudeOfBands().eval(), dummy_in=loud)
+    losses = {
+        count: {
+            (row["module"], row["format"]): row["loss"]
+            for row in sensitivity_analysis_pass(mg, {"data": [rows], "formats": FORMATS})[1][
+                "table"
+            ]
+        }
+        for count, rows in ((12, loud), (16, silent))
+    }
+    assert losses[12].keys() == losses[16].keys() and len(losses[12]) == 6
+    for key, loss in losses[12].items():
+        assert 0 < losses[16][key] < 4 * loss  # other labels are drawn for other rows
+
+
+def test_silent_rows_have_the_least_weight_in_gptq():
+    torch.manual_seed(0)
+    rows = torch.cat([torch.randn(12, COLUMNS), torch.zeros(4, COLUMNS)])
+    mg = MaseGraph(MagnitudeOfBands().eval(), dummy_in=rows)
+    layers = {n: mg.model.get_submodule(n.target) for n in mg.nodes if n.op == "call_module"}
+    weights = row_importances(mg, layers, [{"x": rows}], "gptq.data")
+    for node, (own,) in weights.items():
+        assert own is not None and bool(own.isfinite().all())
+        if node.target != "head":
+            assert torch.equal(own[12:], torch.full((4,), EQUAL_SHARE))
+            assert bool((own[:12] > EQUAL_SHARE).all())

@@ -45,6 +45,7 @@ class BenchConfig(ModelOptions, DataOptions, OutputOptions):
         tuple[str, ...] | None, "Devices, as cpu,cuda. Default: all of this machine."
     ] = None
     batch: Annotated[int | None, "Rows of the input. Default: those of the captured input."] = None
+    draw: Annotated[bool, "Write a figure of the latencies."] = True
     out: Path = Path("out/bench")
 
 
@@ -67,12 +68,13 @@ def run(config: BenchConfig, session: Session) -> dict[str, Any]:
     for name, graph in graphs.items():
         _check_inputs(name, graph, inputs)
         if data is not None:
-            measure(graph, data.few(), config, first)
+            measure(graph, data.few(graph), config, first)
     session.start_work()
     records = _time(config, session, graphs, inputs)
     rows = _compare(config, session, graphs, data, records)
     write_csv(session.folder / "models.csv", rows)
-    latency_figure(records, session.folder / "latency.svg")
+    if config.draw:
+        latency_figure(records, session.folder / "latency.svg")
     session.console.table([titled(row) for row in rows], floatfmt=".4g", intfmt=",")
     session.console.say(f"\n{latency_table(records)}")
     timed = [asdict(record) for record in records]

@@ -60,7 +60,7 @@ def run(config: SweepConfig, session: Session) -> dict[str, Any]:
     points = SWEEPS[name].points(config.seeds, config.values)
     loaded = load_subject(config, "sweep")
     if session.is_dry:  # compress at every point of the first seed, and measure a few rows
-        measure(loaded.graph, loaded.data.few(), config, loaded.graph)
+        measure(loaded.graph, loaded.data.few(loaded.graph), config, loaded.graph)
         for point in points:
             if point["seed"] == config.seeds[0]:
                 SWEEPS[point["sweep"]].change(loaded.subject.graph(0), loaded.subject, point)

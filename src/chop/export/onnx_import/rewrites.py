@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from chop.export.activation_rounding import Steps
 from chop.export.onnx_import.budget import Budget
 from chop.export.onnx_import.call import OPERATORS, OWN, Call, known_operators
+from chop.export.onnx_import.gradients import gradient_nodes, is_gradient
 from chop.export.onnx_import.host_values import Host
 from chop.export.onnx_import.onnx_file import (
     BITS,
@@ -93,6 +94,8 @@ class Folded:
             if len(node.inputs) < UNFUSED[node.operator]:
                 raise self.file.fail(f"{node}: {len(node.inputs)} inputs. Allowed: 8 or 9.")
             parts = _unfused(node)
+        elif is_gradient(node):
+            parts = self._derivatives(node)
         for part in parts:
             if (part.domain, part.operator) not in OPERATORS:
                 raise self.file.fail(f"{part}: not a known operator. Known: {known_operators()}.")
@@ -103,6 +106,13 @@ class Folded:
                 self.nodes.append(part)
             else:
                 self._fold(part)
+
+    def _derivatives(self, node: OnnxNode) -> list[OnnxNode]:
+        """Return nodes that compute a gradient."""
+        try:
+            return gradient_nodes(node, self.nodes)
+        except ValueError as error:
+            raise self.file.fail(f"{node}: {error}.", error) from error
 
     def _add_control(self, node: OnnxNode) -> None:
         """Add a node with graphs; of an `If` with a constant condition, the nodes of the branch."""

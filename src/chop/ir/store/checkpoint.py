@@ -125,8 +125,34 @@ def save_graph(
     if is_packed:
         description["packed"] = packed.records
     description["sha256"] = digest(description)
-    text = json.dumps(description, indent=1, allow_nan=False)
-    write_pair(Path(path), text, stored, identity)
+    write_pair(Path(path), _as_lines(description), stored, identity)
+
+
+def _as_lines(description: Mapping[str, Any]) -> str:
+    """Return JSON text with one line per entry, and one per item of an entry that is a list.
+
+    `json.dumps(..., indent=1)` runs in Python instead of C, which takes ten times as long.
+
+    >>> print(_as_lines({"version": 1, "nodes": ["a", "b"]}))
+    {
+    "version": 1,
+    "nodes": [
+    "a",
+    "b"
+    ]
+    }
+    """
+
+    def line(value: Any) -> str:
+        return json.dumps(value, allow_nan=False)
+
+    def entry(value: Any) -> str:
+        return (
+            "[\n" + ",\n".join(map(line, value)) + "\n]" if isinstance(value, list) else line(value)
+        )
+
+    entries = (f"{line(key)}: {entry(value)}" for key, value in description.items())
+    return "{\n" + ",\n".join(entries) + "\n}"
 
 
 def _encode_modules(model: fx.GraphModule, rounded: Mapping[str, list[str]]) -> dict[str, Any]:

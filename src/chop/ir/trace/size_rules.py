@@ -114,12 +114,21 @@ def _padded(x: Tensor, pad: Any, *_: Any) -> Tensor | None:
     return x.new_empty(sizes)
 
 
+def _complex(left: Tensor, right: Any, *_: Any) -> Tensor | None:
+    """Return the sizes of complex numbers of two parts, where torch would fix sizes."""
+    if not isinstance(right, Tensor) or _names(left) != _names(right):
+        return None
+    kinds = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+    return left.new_empty(left.shape, dtype=kinds[left.dtype]) if left.dtype in kinds else None
+
+
 _RULES: dict[Any, Callable[..., Tensor | None]] = {
     function: _grouped
     for owner, name in ((torch, "_grouped_mm"), (F, "grouped_mm"))
     if (function := getattr(owner, name, None)) is not None
 }
 _RULES |= dict.fromkeys((torch.matmul, torch.bmm, operator.matmul), _product)
+_RULES |= dict.fromkeys((torch.polar, torch.complex), _complex)
 _RULES[F.pad] = _padded
 _RULES[torch._C._nn.pad] = _padded
 _RULES[torch.baddbmm] = _batched  # torch itself accepts no symbols here

@@ -115,10 +115,20 @@ class Watch:
 
 
 def with_hook(output: Tensor, hook: Callable[[Tensor], None]) -> Tensor:
-    """Return `output`, made to require a gradient, with a hook that receives the gradient."""
+    """Return `output`, made to require a gradient, with a hook that receives the gradient.
+
+    A gradient that is NaN or infinite counts as 0, in the layers before it too: so is that of a
+    square root at 0, the magnitude of a silent piece of sound.
+    """
     if not output.requires_grad:
         output = output.detach().requires_grad_()
-    output.register_hook(lambda gradient: hook(gradient.detach()))  # type: ignore[no-untyped-call]
+
+    def receive(gradient: Tensor) -> Tensor:
+        finite = gradient.detach().nan_to_num(0.0, 0.0, 0.0)
+        hook(finite)
+        return finite
+
+    output.register_hook(receive)  # type: ignore[no-untyped-call]
     return output
 
 
