@@ -145,7 +145,7 @@ MUTANTS = {
     "no saturation": ("shift_cast", "high_2 != '0 && high_2 != '1", "1'b0"),
     "low half has a sign": ("block_dot", "i % 2 == 0 && is_wide", "1'b0"),
     "exponent of the vector": ("block_dot", "+ 5'(lanes_exponent)", "+ 5'd0"),
-    "sum is not cleared": ("block_dot", "first_q[6] ? '0 : acc_8_q", "acc_8_q"),
+    "sum is not cleared": ("block_dot", "first_q[7] ? '0 : acc_9_q", "acc_9_q"),
     "one exponent less": ("block_collector", "4'(i - 6)", "4'(i - 7)"),
     "lowest mantissa": ("block_collector", "rounded_2 < -16'sd127 ? -8'sd127", "1'b0 ? 8'sd0"),
     "rotation backwards": ("pair_rotator", "a_cos_q - b_sin_q", "a_cos_q + b_sin_q"),

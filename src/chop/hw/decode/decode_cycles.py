@@ -16,7 +16,7 @@ from chop.hw.decode.decode_program import ROOT_WAIT, DecodeInstruction, DecodeOp
 from chop.hw.decode.decode_sim import DecodeRequest
 from chop.hw.decode.memory_timing import MemoryModel, MemoryTiming
 
-ELEMENT_DELAY = 13
+ELEMENT_DELAY = 14
 """Cycles of `block_dot.sv` from the last beat of a row to its element."""
 ROTATOR_DELAY = 7
 COLLECTOR_DELAY = 4
