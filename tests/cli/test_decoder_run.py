@@ -90,6 +90,8 @@ def mxint4_values(packed, exponents):
 WRONG = {
     "no memory 'ddr5'. Did you mean 'ddr4'?": ["--decode", "--memory", "ddr5"],
     "weight_width must be one of (4, 8), got 3": ["--decode", "--weight-bits", "3"],
+    "cache_width must be one of (4, 8), got 5": ["--decode", "--cache-bits", "5"],
+    "no weight format 'fixed'. Known: integer, mxint": ["--decode", "--weight-format", "fixed"],
     "residual_width must lie in 16 … 24, got 12": ["--decode", "--residual-bits", "12"],
     "max_length must lie in 1 … 16384, got 0": ["--decode", "--cache-tokens", "0"],
     "engine_mhz must be above 0, got 0": ["--decode", "--engine-mhz", "0"],

@@ -41,7 +41,11 @@ class DecoderOptions:
         "FPGA (`mase list parts`) that the engine must fit, by an estimate of its cells.",
     ] = None
     engine_mhz: Annotated[float, "Assumed clock of the engine, in MHz."] = 100.0
-    weight_bits: Annotated[int, "Bits of MXINT weights, 4 or 8."] = 4
+    weight_bits: Annotated[int, "Bits of weights, 4 or 8."] = 4
+    weight_format: Annotated[
+        str, "Format of weights: mxint, or integer for fixed point with one scale for a matrix."
+    ] = "mxint"
+    cache_bits: Annotated[int, "Bits of MXINT keys and values, 4 or 8."] = 8
     residual_bits: Annotated[
         int | None,
         "Bits of the residual stream, 16 to 24. Default: 16, or more if the activations of the "
@@ -65,6 +69,8 @@ class DecoderOptions:
             self.weight_bits,
             max_length=self.cache_tokens,
             residual_width=self.residual_bits,
+            cache_width=self.cache_bits,
+            weight_format=self.weight_format,
         )
 
 

@@ -103,7 +103,7 @@ class _Collector:
 
     def __init__(self, design: DecodeDesign, writer: _Writer) -> None:
         self.writer, self.block = writer, design.model.options.block
-        self.lanes = design.options.data_width // 8
+        self.lanes = design.options.data_width // design.model.options.cache_width
         self.head_dim = design.model.shape.head_dim
         self.start()
 
@@ -244,11 +244,12 @@ class _Engine:
         now = self.program[self.pc]
         if now.op != DecodeOp.MATRIX or now.to != To.CACHE:
             return
-        index = now.beats - self.left
-        place = index % (now.group * self.block_beats + 1)
-        if place == 0:
-            return
-        beats = index // (now.group * self.block_beats + 1) * now.group * self.block_beats + place
+        beats = now.beats - self.left + 1
+        if now.group:
+            headers, place = divmod(beats - 1, now.group * self.block_beats + 1)
+            if place == 0:
+                return
+            beats -= headers + 1
         if beats % (now.row_blocks * self.block_beats) == 0:
             self.collector.row(cycle, now.rotate)
 
