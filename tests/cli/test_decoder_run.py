@@ -68,7 +68,9 @@ def test_the_engine_packs_the_weights_of_a_quantised_checkpoint(folder, tmp_path
     line = ["quantize", str(folder), "--format", "mxint4", "--type", "linear"]
     assert main([*line, "--out", str(rounded)]) == 0
     line = ["hw", str(rounded), "--decode", "--prompt", "The", "--new-tokens", "2"]
+    line += ["--cache-bits", "4"]
     assert main([*line, "--out", str(out)]) == 0
+    assert "Weights MXINT4, cache MXINT4 for 256" in (out / "decoder" / "report.md").read_text()
     assert len(json.loads((out / "result.json").read_text())["tokens"]) == 2
     weight = LlamaForCausalLM.from_pretrained(folder).model.layers[0].mlp.down_proj.weight
     expected = MXInt(4).quantize(weight.detach().double())

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from chop.actions.decoder_size import choose_engine
+from chop.actions.integer_decoder import decoder_graph
 from chop.errors import ConfigError, HardwareError
 from chop.hw.decode.decode_cycles import predict_cycles
 from chop.hw.decode.decode_emit import DecodeDesign, design_engine, emit_engine
@@ -21,6 +22,7 @@ from chop.hw.decode.decode_size import SizedEngine
 from chop.hw.decode.llama_weights import read_llama
 from chop.hw.decode.memory_timing import memory_timing
 from chop.hw.flow.route.parts import Part, get_part
+from chop.ir.graph import MaseGraph
 
 CALIBRATION_TOKENS = 128
 """Tokens that the model draws after the prompt, to choose the fixed-point formats."""
@@ -83,11 +85,17 @@ class DecoderBuild:
     run: DecodeRun
     facts: DecodeFacts
     report: Path
+    config: Any
+    """Config of the float model."""
 
     @property
     def tokens(self) -> list[int]:
         """Generated tokens."""
         return self.run.results[-1].tokens
+
+    def graph(self) -> MaseGraph:
+        """Return the integer model as a graph, whose `generate` gives the tokens of the engine."""
+        return decoder_graph(self.design.model, self.config)
 
 
 def build_decoder(
@@ -125,7 +133,7 @@ def build_decoder(
     report = directory / "report.md"
     available = None if part is None else (part.name, part.has())
     report.write_text(report_text(design, facts, timing, engine, available))
-    return DecoderBuild(design, engine, run, facts, report)
+    return DecoderBuild(design, engine, run, facts, report, model.config)
 
 
 def draw_tokens(model: Any, prompt: Sequence[int], count: int = CALIBRATION_TOKENS) -> Tensor:
