@@ -60,10 +60,23 @@ class DecoderOptions:
     def __post_init__(self) -> None:
         if not self.engine_mhz > 0:
             raise ConfigError(f"engine_mhz must be above 0, got {self.engine_mhz:g}.")
+        if self.new_tokens < 1:
+            raise ConfigError(f"new_tokens must be 1 or more, got {self.new_tokens}.")
 
     def fpga(self) -> Part | None:
         """Return the part that the engine must fit."""
         return None if self.part is None else get_part(self.part)
+
+    def check_prompt(self, prompt: Sequence[int]) -> None:
+        """Raise if a prompt is empty, or the cache too short for it and the new tokens."""
+        if not prompt:
+            raise ConfigError("prompt: the text has no tokens. Allowed: one token or more.")
+        needed = len(prompt) + self.new_tokens - 1
+        if needed > self.cache_tokens:
+            raise ConfigError(
+                f"cache_tokens: {len(prompt)} prompt tokens and {self.new_tokens} new ones need a "
+                f"cache of {needed} tokens, got {self.cache_tokens}."
+            )
 
     def formats(self) -> DecodeOptions:
         """Return the number formats and sizes of the integer model."""
@@ -107,6 +120,7 @@ def build_decoder(
 ) -> DecoderBuild:
     """Emit and simulate the decode engine of a `LlamaForCausalLM`; raise if a logit differs."""
     options = options or DecoderOptions()
+    options.check_prompt(prompt)
     part = options.fpga()
     weights = read_llama(model)
     progress("quantise")
