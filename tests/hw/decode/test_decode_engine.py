@@ -162,7 +162,7 @@ MUTANTS = {
     "exponent of the vector": ("block_dot", "+ 5'(lanes_exponent)", "+ 5'd0"),
     "sum is not cleared": ("block_dot", "first_q[7] ? '0 : acc_9_q", "acc_9_q"),
     "one exponent less": ("block_collector", "4'(i - 6)", "4'(i - 7)"),
-    "lowest mantissa": ("block_collector", "rounded_2 <= -limit", "1'b0"),
+    "lowest mantissa": ("block_collector", "is_bottom ? low + 8'sd1", "1'b0 ? 8'sd0"),
     "rotation backwards": ("pair_rotator", "a_cos_q - b_sin_q", "a_cos_q + b_sin_q"),
     "gate of the pair before": ("silu_gate", "&& !odd_q[DELAY-1]", "&& odd_q[DELAY-1]"),
     "fine table": ("weighted_values", "33'(coarse_2_q) * 33'(fine_2_q)",
@@ -183,7 +183,7 @@ MUTANTS = {
 NARROW_MUTANTS = {
     "one exponent more": ("block_collector", "4'(i - NARROW_WIDTH + 2)",
                           "4'(i - NARROW_WIDTH + 3)"),
-    "wide limit": ("block_collector", "is_narrow ? 16'sd1 <<< (NARROW_WIDTH - 1)", "1'b0 ? 16'sd0"),
+    "wide limit": ("block_collector", "is_narrow ? -8'sd1 <<< (NARROW_WIDTH - 1)", "1'b0 ? 8'sd0"),
     "exponent 0": ("decode_engine", "exponents_q   <= '1", "exponents_q   <= '0"),
     "header after 256 blocks": ("decode_engine", "block_end && has_headers_q &&", "block_end &&"),
     "block past the header": ("decode_engine", "8'(has_headers_q)", "8'd1"),

@@ -28,7 +28,9 @@ module block_collector #(
   logic [3:0] place, exponent_1_q, exponent_2_q;
   logic signed [15:0] code_1_q;
   logic valid_1_q, valid_2_q, up_2;
-  logic signed [15:0] floor_2_q, rounded_2, limit;
+  logic signed [15:0] floor_2_q;
+  logic signed [7:0] low;
+  logic is_top, is_bottom;
   logic [15:0] dropped_2_q;
 
   assign magnitude  = element[15] ? 16'd0 - element : element;
@@ -46,10 +48,12 @@ module block_collector #(
     end
   end
 
-  assign limit = is_narrow ? 16'sd1 <<< (NARROW_WIDTH - 1) : 16'sd128;
 
+  // a floor has the bits of a mantissa: `low` is the lowest one, and ~low the highest
+  assign low       = is_narrow ? -8'sd1 <<< (NARROW_WIDTH - 1) : -8'sd128;
   assign up_2      = dropped_2_q[15] && (dropped_2_q[14:0] != '0 || floor_2_q[0]);
-  assign rounded_2 = floor_2_q + 16'(up_2);
+  assign is_top    = floor_2_q[7:0] == ~low && up_2;
+  assign is_bottom = floor_2_q[7:0] == low && !up_2;
 
   always_ff @(posedge clk) begin
     if (element_valid) begin
@@ -71,8 +75,7 @@ module block_collector #(
     dropped_2_q    <= 16'({code_1_q, 16'd0} >> exponent_1_q);
     exponent_2_q   <= exponent_1_q;
     valid_2_q      <= valid_1_q;
-    mantissa       <= rounded_2 >= limit ? 8'(limit - 16'sd1) : rounded_2 <= -limit
-        ? 8'(16'sd1 - limit) : 8'(rounded_2);
+    mantissa       <= is_top ? ~low : is_bottom ? low + 8'sd1 : floor_2_q[7:0] + 8'(up_2);
     exponent       <= exponent_2_q;
     mantissa_valid <= valid_2_q;
     if (rst) begin
@@ -85,6 +88,8 @@ module block_collector #(
       mantissa_valid <= 1'b0;
     end
   end
+
+  wire logic unused_ok = &{1'b0, floor_2_q[15:8]};
 
   assign is_busy = fill_q != '0 || draining_q || valid_1_q || valid_2_q || mantissa_valid;
 

@@ -147,7 +147,6 @@ module decode_engine #(
   assign starts          = (token_in_valid && token_in_ready) || restarts;
   assign token_out       = best_token_q;
   assign token_out_valid = state_q == SEND;
-  assign token_out_last  = sent_q == new_tokens - 16'd1;
   assign begins          = state_q == BEGIN;
   assign ends            = state_q == TAIL && tail_q == now_q.tail;
   assign is_over         = pc_q == PC_WIDTH'(INSTRUCTIONS) || (now_q.head && !needs_logits_q);
@@ -264,6 +263,7 @@ module decode_engine #(
   assign embedding  = beat[EMBED_WIDTH*(32'(code_q)%32'(EMBED_CODES))+:RESIDUAL];
 
   always_ff @(posedge clk) begin
+    token_out_last <= sent_q == new_tokens - 16'd1;  // both are stable before SEND
     word_now_q <= rom[pc_q < PC_WIDTH'(INSTRUCTIONS) ? pc_q : '0];
     if (state_q == LOAD) now_q <= word_now_q;
     has_codes_q <= now_q.op == EMBED || now_q.op == NORM;  // one cycle after now_q, as below
