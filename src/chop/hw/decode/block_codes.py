@@ -66,7 +66,7 @@ def vector_blocks(codes: Tensor, block: int, width: int = MANTISSA) -> BlockCode
     >>> blocks.mantissas.tolist(), blocks.exponents.tolist()
     ([[0, 127], [1, 127]], [1, 8])
     """
-    shaped = codes.unflatten(-1, (-1, block))
+    shaped = codes.unflatten(-1, (-1, block))  # type: ignore[no-untyped-call]
     exponents = (bit_length(shaped.abs().amax(-1)) - (width - 1)).clamp(min=0)
     number = MXInt(width, block_size=block)
     # blocks whose codes fit a mantissa are integers already: MXINT would keep fractions of them
