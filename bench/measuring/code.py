@@ -67,6 +67,19 @@ SPLIT_TRAINING = (
     "chop/distributed/split_step.py",
 )
 """Training on several processes, its checkpoints and its recovery."""
+DECODER = (
+    "chop/hw/decode",
+    "chop/hw/reference/plain_llama.py",
+    "chop/hw/streams/fifo",
+    "chop/nn/quantizers/arithmetic",
+    *(
+        f"chop/nn/quantizers/{file}"
+        for file in (
+            "blocks.py", "integer.py", "mxint.py", "powers.py", "quantizer.py", "rounding.py",
+        )
+    ),
+)  # fmt: skip
+"""Decode engine: RTL, models and arithmetic."""
 CAPTURE = ("chop/ir/trace", "chop/ir/ops", "chop/ir/guards.py", "chop/ir/modes.py")
 MEASURED: dict[str, tuple[str, ...]] = {
     "safe/rank kills": SPLIT_TRAINING,
@@ -96,7 +109,8 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "prune_methods": ("chop/passes/prune", "chop/passes/ptq"),
     "prune_structured": ("chop/passes/prune",),
     "large": ("chop/export", "chop/nn/quantizers"),
-    "llm_rtl": HARDWARE,
+    "llm_rtl": DECODER,
+    "llm_rtl/routed": (*DECODER, "chop/hw/area/inventory.py", "chop/hw/flow/route"),
     "ptq": ROUNDED,
     "ptq_allocation": ("chop/passes/ptq", "chop/nn/quantizers"),
     "ptq_memory": ("chop/passes/ptq", "chop/nn/quantizers"),

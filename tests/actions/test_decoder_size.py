@@ -10,6 +10,7 @@ import pytest
 from chop.actions import decoder_route
 from chop.actions.decoder_size import choose_engine
 from chop.errors import ConfigError, HardwareError
+from chop.hw.decode.decode_area import engine_area
 from chop.hw.decode.decode_emit import EngineOptions, design_engine, emit_engine
 from chop.hw.decode.decode_model import DecodeOptions
 from chop.hw.decode.decode_pins import PINS, pins_text
@@ -122,6 +123,33 @@ def test_a_width_that_does_not_fit_is_refused_with_what_fits():
         width = int(value) if option == "--memory-width" else 128
         other = get_part(value) if option == "--part" else part
         assert chosen("smollm2-135m", "ddr4", 100.0, other, width) is not None
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_a_refusal_advises_is_accepted(part):
+    for name, width in itertools.product(MODELS, (None, 128)):
+        try:
+            choose_engine(MODELS[name], "ideal", 100.0, width=width, part=get_part(part))
+        except HardwareError as error:
+            settings = re.findall(r"--(memory-width|part) ([\w-]+)", str(error))
+            assert settings, str(error)
+            for option, value in settings:
+                other = value if option == "part" else part
+                bits = int(value) if option == "memory-width" else width
+                assert chosen(name, "ideal", 100.0, get_part(other), bits) is not None
+
+
+def test_lanes_are_as_wide_as_the_narrower_of_weights_and_cache():
+    areas = [
+        engine_area(
+            design_engine(
+                shape_model(SHAPES["smollm2-135m"], DecodeOptions(weight, cache_width=cache)),
+                is_filled=False,
+            )
+        ).dsp
+        for weight, cache in ((8, 8), (4, 8), (8, 4), (4, 4))
+    ]
+    assert [dsp - areas[0] for dsp in areas] == [0, 16, 32, 32]  # 16 or 32 lanes and values
 
 
 def test_a_part_that_holds_no_engine_is_refused():

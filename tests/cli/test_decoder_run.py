@@ -68,7 +68,9 @@ def test_the_engine_packs_the_weights_of_a_quantised_checkpoint(folder, tmp_path
     line = ["quantize", str(folder), "--format", "mxint4", "--type", "linear"]
     assert main([*line, "--out", str(rounded)]) == 0
     line = ["hw", str(rounded), "--decode", "--prompt", "The", "--new-tokens", "2"]
+    line += ["--cache-bits", "4"]
     assert main([*line, "--out", str(out)]) == 0
+    assert "Weights MXINT4, cache MXINT4 for 256" in (out / "decoder" / "report.md").read_text()
     assert len(json.loads((out / "result.json").read_text())["tokens"]) == 2
     weight = LlamaForCausalLM.from_pretrained(folder).model.layers[0].mlp.down_proj.weight
     expected = MXInt(4).quantize(weight.detach().double())
@@ -90,8 +92,19 @@ def mxint4_values(packed, exponents):
 WRONG = {
     "no memory 'ddr5'. Did you mean 'ddr4'?": ["--decode", "--memory", "ddr5"],
     "weight_width must be one of (4, 8), got 3": ["--decode", "--weight-bits", "3"],
+    "cache_width must be one of (4, 8), got 5": ["--decode", "--cache-bits", "5"],
+    "no weight format 'fixed'. Known: integer, mxint": ["--decode", "--weight-format", "fixed"],
     "residual_width must lie in 16 … 24, got 12": ["--decode", "--residual-bits", "12"],
     "max_length must lie in 1 … 16384, got 0": ["--decode", "--cache-tokens", "0"],
+    "new_tokens must be 1 or more, got 0": ["--decode", "--new-tokens", "0"],
+    "prompt: the text has no tokens": ["--decode", "--prompt", ""],
+    "need a cache of 17 tokens, got 16": [
+        "--decode",
+        "--prompt",
+        "The prompt",
+        "--cache-tokens",
+        "16",
+    ],
     "engine_mhz must be above 0, got 0": ["--decode", "--engine-mhz", "0"],
     "memory: this option is for a decode engine: give --decode too": ["--memory", "ddr4"],
     "part: this option is for a decode engine: give --decode too": ["--part", "ecp5-85k"],

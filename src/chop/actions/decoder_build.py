@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from chop.actions.decoder_size import choose_engine
+from chop.actions.integer_decoder import decoder_graph
 from chop.errors import ConfigError, HardwareError
 from chop.hw.decode.decode_cycles import predict_cycles
 from chop.hw.decode.decode_emit import DecodeDesign, design_engine, emit_engine
@@ -21,6 +22,7 @@ from chop.hw.decode.decode_size import SizedEngine
 from chop.hw.decode.llama_weights import read_llama
 from chop.hw.decode.memory_timing import memory_timing
 from chop.hw.flow.route.parts import Part, get_part
+from chop.ir.graph import MaseGraph
 
 CALIBRATION_TOKENS = 128
 """Tokens that the model draws after the prompt, to choose the fixed-point formats."""
@@ -41,7 +43,11 @@ class DecoderOptions:
         "FPGA (`mase list parts`) that the engine must fit, by an estimate of its cells.",
     ] = None
     engine_mhz: Annotated[float, "Assumed clock of the engine, in MHz."] = 100.0
-    weight_bits: Annotated[int, "Bits of MXINT weights, 4 or 8."] = 4
+    weight_bits: Annotated[int, "Bits of weights, 4 or 8."] = 4
+    weight_format: Annotated[
+        str, "Format of weights: mxint, or integer for fixed point with one scale for a matrix."
+    ] = "mxint"
+    cache_bits: Annotated[int, "Bits of MXINT keys and values, 4 or 8."] = 8
     residual_bits: Annotated[
         int | None,
         "Bits of the residual stream, 16 to 24. Default: 16, or more if the activations of the "
@@ -54,10 +60,23 @@ class DecoderOptions:
     def __post_init__(self) -> None:
         if not self.engine_mhz > 0:
             raise ConfigError(f"engine_mhz must be above 0, got {self.engine_mhz:g}.")
+        if self.new_tokens < 1:
+            raise ConfigError(f"new_tokens must be 1 or more, got {self.new_tokens}.")
 
     def fpga(self) -> Part | None:
         """Return the part that the engine must fit."""
         return None if self.part is None else get_part(self.part)
+
+    def check_prompt(self, prompt: Sequence[int]) -> None:
+        """Raise if a prompt is empty, or the cache too short for it and the new tokens."""
+        if not prompt:
+            raise ConfigError("prompt: the text has no tokens. Allowed: one token or more.")
+        needed = len(prompt) + self.new_tokens - 1
+        if needed > self.cache_tokens:
+            raise ConfigError(
+                f"cache_tokens: {len(prompt)} prompt tokens and {self.new_tokens} new ones need a "
+                f"cache of {needed} tokens, got {self.cache_tokens}."
+            )
 
     def formats(self) -> DecodeOptions:
         """Return the number formats and sizes of the integer model."""
@@ -65,6 +84,8 @@ class DecoderOptions:
             self.weight_bits,
             max_length=self.cache_tokens,
             residual_width=self.residual_bits,
+            cache_width=self.cache_bits,
+            weight_format=self.weight_format,
         )
 
 
@@ -77,11 +98,17 @@ class DecoderBuild:
     run: DecodeRun
     facts: DecodeFacts
     report: Path
+    config: Any
+    """Config of the float model."""
 
     @property
     def tokens(self) -> list[int]:
         """Generated tokens."""
         return self.run.results[-1].tokens
+
+    def graph(self) -> MaseGraph:
+        """Return the integer model as a graph, whose `generate` gives the tokens of the engine."""
+        return decoder_graph(self.design.model, self.config)
 
 
 def build_decoder(
@@ -93,6 +120,7 @@ def build_decoder(
 ) -> DecoderBuild:
     """Emit and simulate the decode engine of a `LlamaForCausalLM`; raise if a logit differs."""
     options = options or DecoderOptions()
+    options.check_prompt(prompt)
     part = options.fpga()
     weights = read_llama(model)
     progress("quantise")
@@ -119,7 +147,7 @@ def build_decoder(
     report = directory / "report.md"
     available = None if part is None else (part.name, part.has())
     report.write_text(report_text(design, facts, timing, engine, available))
-    return DecoderBuild(design, engine, run, facts, report)
+    return DecoderBuild(design, engine, run, facts, report, model.config)
 
 
 def draw_tokens(model: Any, prompt: Sequence[int], count: int = CALIBRATION_TOKENS) -> Tensor:

@@ -35,6 +35,7 @@ def run_decoder(config: Any, session: Session) -> dict[str, Any]:
         raise UsageError(f"model '{source.name}' comes without a tokenizer: give --tokenizer.")
     tokenizer: Any = load_tokenizer(place, trust_remote_code=config.trust_remote_code)
     prompt = tokenizer(options.prompt).input_ids
+    options.check_prompt(prompt)
     session.start_work()
     model = model.float().eval() if source.graph is None else float_llama(source.graph)
     with session.console.progress("decode engine") as progress:

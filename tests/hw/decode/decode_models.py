@@ -46,7 +46,7 @@ def integer_llama(seed=0, *, sizes=None, **options):
     return quantize_llama(read_llama(model), tokens, settings)
 
 
-def edge_llama():
+def edge_llama(**options):
     """Return an integer Llama with tiny tokens, narrow vectors and equal rows of the head."""
     weights = read_llama(small_llama())
     embedding, head = weights.embedding.clone(), weights.head.clone()
@@ -54,7 +54,7 @@ def edge_llama():
     embedding[1] *= 0.002
     head[1::2] = head[0::2]
     edge = replace(weights, embedding=embedding, head=head)
-    model = quantize_llama(edge, torch.arange(8), DecodeOptions(max_length=32))
+    model = quantize_llama(edge, torch.arange(8), DecodeOptions(**{"max_length": 32} | options))
     narrow = dict.fromkeys(("query", "value", "up", "middle"), 2)
     layers = tuple(
         replace(layer, fracs={n: f + narrow.get(n, 0) for n, f in layer.fracs.items()})

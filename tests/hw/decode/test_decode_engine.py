@@ -8,12 +8,12 @@ import torch
 from decode_models import edge_llama, integer_llama
 
 from chop.errors import ConfigError, HardwareError
-from chop.hw.decode.block_codes import matrix_blocks
+from chop.hw.decode.block_codes import BlockCodes, BlockMatrix, fixed_matrix, matrix_blocks
 from chop.hw.decode.decode_cycles import predict_cycles
 from chop.hw.decode.decode_emit import TOP, EngineOptions, design_engine, emit_engine
 from chop.hw.decode.decode_program import WIDTHS, DecodeInstruction, DecodeOp
 from chop.hw.decode.decode_sim import DecodeRequest, compare_run, simulate_engine
-from chop.hw.decode.memory_image import interleave, pack_matrix
+from chop.hw.decode.memory_image import MemoryImage, interleave, pack_matrix
 from chop.hw.decode.memory_timing import PRESETS, MemoryTiming, memory_timing
 from chop.hw.sim.verilate import lint
 
@@ -54,9 +54,9 @@ EDGE_REQUESTS = [
 ]
 
 
-def edge_engine(folder):
+def edge_engine(folder, **options):
     """An engine whose vectors saturate or are tiny; the rows of its head come in equal pairs."""
-    design = design_engine(edge_llama(), EngineOptions(queue=32))
+    design = design_engine(edge_llama(**options), EngineOptions(queue=32))
     emit_engine(design, folder)
     return design
 
@@ -86,6 +86,15 @@ def test_stalls_of_memory_change_cycles_and_nothing_else(small, seed):
     assert [r.tokens for r in stalled.results] == [r.tokens for r in free.results]
 
 
+NARROW = {"weight_format": "integer", "weight_width": 8, "cache_width": 4}
+
+
+@pytest.mark.sim("verilator")
+def test_fixed_point_weights_and_a_cache_of_4_bits_are_exact(tmp_path):
+    design = emitted(tmp_path, **NARROW)
+    check(design, tmp_path, SHORT, memory_timing("ddr3-800", 128, CLOCK).with_stalls(0.2, 3))
+
+
 @pytest.mark.sim("verilator")
 def test_rtl_has_no_lint_warnings(small):
     assert lint(small[1], TOP) == ""
@@ -106,6 +115,12 @@ VARIANTS = {
     "head of 96": {"sizes": {"head_dim": 96}},
     "one layer, odd vocabulary": {"sizes": {"num_hidden_layers": 1, "vocab_size": 37}},
     "other weights": {"seed": 5},
+    "cache of 4 bits": {"cache_width": 4},
+    "mxint8, cache of 4 bits, 64 bits": {"weight_width": 8, "cache_width": 4, "data_width": 64},
+    "integer4": {"weight_format": "integer"},
+    "integer8, 256 bits": {"weight_format": "integer", "weight_width": 8, "data_width": 256},
+    "integer4, long vectors": {"weight_format": "integer",
+                               "sizes": {"hidden_size": 512, "intermediate_size": 1056}},
     "residual of 16 bits": {"residual_width": 16},
     "residual of 21 bits": {"residual_width": 21},
     "residual of 24 bits, mxint8": {"residual_width": 24, "weight_width": 8},
@@ -145,9 +160,9 @@ MUTANTS = {
     "no saturation": ("shift_cast", "high_2 != '0 && high_2 != '1", "1'b0"),
     "low half has a sign": ("block_dot", "i % 2 == 0 && is_wide", "1'b0"),
     "exponent of the vector": ("block_dot", "+ 5'(lanes_exponent)", "+ 5'd0"),
-    "sum is not cleared": ("block_dot", "first_q[6] ? '0 : acc_8_q", "acc_8_q"),
+    "sum is not cleared": ("block_dot", "first_q[7] ? '0 : acc_9_q", "acc_9_q"),
     "one exponent less": ("block_collector", "4'(i - 6)", "4'(i - 7)"),
-    "lowest mantissa": ("block_collector", "rounded_2 < -16'sd127 ? -8'sd127", "1'b0 ? 8'sd0"),
+    "lowest mantissa": ("block_collector", "is_bottom ? low + 8'sd1", "1'b0 ? 8'sd0"),
     "rotation backwards": ("pair_rotator", "a_cos_q - b_sin_q", "a_cos_q + b_sin_q"),
     "gate of the pair before": ("silu_gate", "&& !odd_q[DELAY-1]", "&& odd_q[DELAY-1]"),
     "fine table": ("weighted_values", "33'(coarse_2_q) * 33'(fine_2_q)",
@@ -163,13 +178,26 @@ MUTANTS = {
     "room is not reserved": ("burst_reader", "room_q >= COUNT_WIDTH'(length_q)", "room_q != '0"),
     "address moves while it waits": ("burst_reader", "(!m_axi_arvalid || m_axi_arready)", "1'b1"),
     "word is sent twice": ("cache_writer", "has_word && address_done && !take", "1'b0"),
+    "first lanes of a word": ("decode_engine", "LANES - CACHE_LANES + i", "i"),
+}  # fmt: skip
+NARROW_MUTANTS = {
+    "one exponent more": ("block_collector", "4'(i - NARROW_WIDTH + 2)",
+                          "4'(i - NARROW_WIDTH + 3)"),
+    "wide limit": ("block_collector", "is_narrow ? -8'sd1 <<< (NARROW_WIDTH - 1)", "1'b0 ? 8'sd0"),
+    "exponent 0": ("decode_engine", "exponents_q   <= '1", "exponents_q   <= '0"),
+    "header after 256 blocks": ("decode_engine", "block_end && has_headers_q &&", "block_end &&"),
+    "block past the header": ("decode_engine", "8'(has_headers_q)", "8'd1"),
+    "header of fixed point": ("decode_engine", "is_header_q   <= now_q.group != '0",
+                              "is_header_q   <= 1'b1"),
+    "values of 8 bits": ("decode_engine", ".VALUE_WIDTH    (CACHE_WIDTH)", ".VALUE_WIDTH    (8)"),
 }  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.sim("verilator")
-def test_saturated_and_tiny_vectors_are_exact(tmp_path):
-    design = edge_engine(tmp_path)
+@pytest.mark.parametrize("options", [{}, NARROW], ids=["mxint4", "integer8"])
+def test_saturated_and_tiny_vectors_are_exact(tmp_path, options):
+    design = edge_engine(tmp_path, **options)
     run = check(design, tmp_path, EDGE_REQUESTS)
     assert run.results[0].logits.max() == 32767
 
@@ -178,15 +206,25 @@ def test_saturated_and_tiny_vectors_are_exact(tmp_path):
 @pytest.mark.sim("verilator")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_of_the_rtl_are_noticed(tmp_path, name):
-    design = edge_engine(tmp_path)
-    module, before, after = MUTANTS[name]
-    path = tmp_path / "rtl" / f"{module}.sv"
+    refute(edge_engine(tmp_path), tmp_path, *MUTANTS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.sim("verilator")
+@pytest.mark.parametrize("name", NARROW_MUTANTS)
+def test_mutants_of_other_formats_are_noticed(tmp_path, name):
+    refute(edge_engine(tmp_path, **NARROW), tmp_path, *NARROW_MUTANTS[name])
+
+
+def refute(design, folder, module, before, after):
+    """Replace a piece of RTL; require that simulation fails or differs."""
+    path = folder / "rtl" / f"{module}.sv"
     text = path.read_text()
     assert text.count(before) == 1
     path.write_text(text.replace(before, after))
     timing = MemoryTiming(latency=60, write_latency=2000).with_stalls(0.3, 2)
     with pytest.raises((HardwareError, AssertionError)):
-        check(design, tmp_path, EDGE_REQUESTS, timing)
+        check(design, folder, EDGE_REQUESTS, timing)
 
 
 def test_an_instruction_keeps_every_field():
@@ -232,6 +270,20 @@ def test_a_packed_matrix_has_headers_and_mantissas(width):
     assert place == data.size
 
 
+@pytest.mark.parametrize("width", [4, 8])
+def test_a_packed_matrix_in_fixed_point_has_mantissas_only(width):
+    weight = torch.randn(5, 128, generator=torch.manual_seed(0))
+    matrix = fixed_matrix(weight, width, 32)
+    image = MemoryImage(64)
+    image.add_matrix("x", matrix)
+    assert image.regions["x"].beats * 8 == len(image.tobytes()) == 5 * 128 * width // 8
+    exponents = torch.zeros_like(matrix.blocks.exponents)
+    other = BlockMatrix(BlockCodes(matrix.blocks.mantissas, exponents), 0, width)
+    rows = pack_matrix(other, 64).reshape(-1, 8)
+    beats = np.arange(len(rows)) % (8 * 4 * width // 8 + 1)  # header, then 8 blocks of 32
+    assert np.array_equal(rows[beats > 0].reshape(-1), pack_matrix(matrix, 64))
+
+
 def test_interleaved_rows_alternate():
     first, second = (matrix_blocks(torch.full((3, 4), v), 8, 4) for v in (1.0, -1.0))
     signs = interleave(first, second).blocks.mantissas[:, 0, 0].sign().tolist()
@@ -241,6 +293,8 @@ def test_interleaved_rows_alternate():
 WIDTH_ERRORS = {
     "data_width must be one of (32, 64, 128, 256, 512), got 100": {"data_width": 100},
     "a beat of 256 bits has 64 weights of 4 bits. Allowed: a block of 32": {"data_width": 256},
+    "a beat of 256 bits has 64 cached numbers of 4 bits": {
+        "data_width": 256, "weight_width": 8, "cache_width": 4},
     "a row of the cache has 8 exponents. Allowed: 4": {
         "data_width": 32, "weight_width": 8, "block": 4},
 }  # fmt: skip

@@ -10,7 +10,13 @@ import torch
 from decode_models import integer_llama, rounded_llama, small_llama
 
 from chop.errors import ConfigError
-from chop.hw.decode.block_codes import TOP_EXPONENT, cast, matrix_blocks, vector_blocks
+from chop.hw.decode.block_codes import (
+    TOP_EXPONENT,
+    cast,
+    fixed_matrix,
+    matrix_blocks,
+    vector_blocks,
+)
 from chop.hw.decode.decode_model import MATRICES, DecodeOptions, quantize_llama
 from chop.hw.decode.integer_llama import IntegerLlama, generate, pick
 from chop.hw.decode.llama_weights import float_logits, read_llama, read_shape, score_scale
@@ -41,20 +47,22 @@ def test_float_model_has_the_logits_of_transformers():
     )
 
 
-def test_vectors_have_the_numbers_of_mxint8():
+@pytest.mark.parametrize("width", [4, 8])
+def test_vectors_have_the_numbers_of_mxint(width):
     codes = edge_codes()
-    blocks = vector_blocks(codes, 32)
+    blocks = vector_blocks(codes, 32, width)
     above = blocks.exponents[:, 0] > 0
-    numbers = MXInt(8, block_size=32).quantize(codes.double())
+    numbers = MXInt(width, block_size=32).quantize(codes.double())
     assert torch.equal(blocks.codes[above], numbers[above].long())
     assert torch.equal(blocks.codes[~above], codes[~above])
 
 
-def test_vectors_have_the_blocks_of_the_plain_reference():
+@pytest.mark.parametrize("width", [4, 8])
+def test_vectors_have_the_blocks_of_the_plain_reference(width):
     codes = edge_codes()
-    blocks = vector_blocks(codes, 16)
+    blocks = vector_blocks(codes, 16, width)
     for row, mantissas, exponents in zip(codes, blocks.mantissas, blocks.exponents, strict=True):
-        expected = to_blocks(row.tolist(), 16)
+        expected = to_blocks(row.tolist(), 16, width)
         assert expected == list(zip(mantissas.tolist(), exponents.tolist(), strict=True))
 
 
@@ -65,6 +73,23 @@ def test_matrices_have_the_numbers_of_mxint(width):
     matrix = matrix_blocks(weight, width, 32)
     numbers = matrix.blocks.codes.double() * 2.0**-matrix.frac_width
     assert torch.equal(numbers, MXInt(width, block_size=32).quantize(weight).double())
+
+
+@pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 700.0])
+def test_matrices_in_fixed_point_have_the_numbers_of_the_finest_format(width, scale):
+    weight = torch.randn(8, 64, generator=torch.manual_seed(1)).double() * scale
+    matrix = fixed_matrix(weight, width, 32)
+    frac_width = matrix.frac_width - TOP_EXPONENT
+    numbers = matrix.blocks.codes.double() * 2.0**-matrix.frac_width
+    assert torch.equal(numbers, Integer(width, frac_width).quantize(weight))
+    assert float(weight.abs().max()) * 2.0 ** (frac_width + 1) > 2 ** (width - 1) - 0.5
+
+
+@pytest.mark.parametrize("weight", [[-1.0, 0.5], [-1.0, 1.0], [0.0, 0.0], [-0.25, 0.21875]])
+def test_the_lowest_code_of_fixed_point_is_used(weight):
+    matrix = fixed_matrix(torch.tensor([weight]), 4, 2)
+    assert (matrix.blocks.codes * 2.0**-matrix.frac_width).tolist() == [weight]
 
 
 def test_blocks_far_below_the_largest_are_rounded_to_the_step_of_the_matrix():
@@ -113,6 +138,16 @@ def test_logits_are_those_of_plain_integers(width, residual, hidden):
     assert generated.tokens == [pick(row) for row in generated.logits]
 
 
+@pytest.mark.parametrize(("weights", "width", "cache"), [("mxint", 4, 4), ("integer", 8, 4)])
+def test_other_formats_are_those_of_plain_integers(weights, width, cache):
+    model = integer_llama(weight_format=weights, weight_width=width, cache_width=cache)
+    llama, plain = IntegerLlama(model), PlainLlama(plain_weights(model))
+    for token in PROMPT:
+        assert llama.step(token).tolist() == plain.step(token)
+    keys = torch.stack([cache.keys.mantissas for cache in llama.caches])
+    assert int(keys.abs().max()) == 2 ** (cache - 1) - 1
+
+
 def test_saturated_vectors_are_those_of_plain_integers():
     """Calibrate on small activations, so that later ones saturate."""
     weights = read_llama(small_llama())
@@ -148,11 +183,16 @@ def test_packing_keeps_every_mxint_number(width):
     assert torch.equal(packed.blocks.codes * 2.0**-packed.frac_width, weight)
 
 
+STORED = {"mxint4": MXInt(4), "mxint8": MXInt(8), "integer8": Integer(8, 8)}
+
+
 @pytest.mark.parametrize("head_dim", [32, 64, 96])
-@pytest.mark.parametrize("width", [4, 8])
-def test_rounded_weights_of_a_llama_are_packed_unchanged(width, head_dim):
-    weights = read_llama(rounded_llama(MXInt(width), head_dim=head_dim))
-    model = quantize_llama(weights, torch.arange(8), DecodeOptions(width, max_length=16))
+@pytest.mark.parametrize("name", STORED)
+def test_rounded_weights_of_a_llama_are_packed_unchanged(name, head_dim):
+    number = STORED[name]
+    weights = read_llama(rounded_llama(number, head_dim=head_dim))
+    options = DecodeOptions(number.width, max_length=16, weight_format=name[:-1])
+    model = quantize_llama(weights, torch.arange(8), options)
     pairs = [(weights.head, model.head)]
     for ours, theirs in zip(weights.layers, model.layers, strict=True):
         pairs += [(getattr(ours, name), theirs.matrices[name]) for name in MATRICES]
@@ -218,6 +258,8 @@ def test_other_models_are_refused(message):
 
 OPTIONS = {
     "weight_width must be one of (4, 8), got 5": {"weight_width": 5},
+    "cache_width must be one of (4, 8), got 6": {"cache_width": 6},
+    "no weight format 'int'. Did you mean 'mxint'?": {"weight_format": "int"},
     "block must be a power of two, got 24": {"block": 24},
     "max_length must lie in 1 … 16384, got 0": {"max_length": 0},
     "residual_width must lie in 16 … 24, got 25": {"residual_width": 25},

@@ -32,8 +32,8 @@ module unit_bench (
   );
 
   block_collector #(.BLOCK(8)) u_collector (
-      .clk(clk), .rst(rst), .element(code), .element_valid(valid), .mantissa(mantissa),
-      .exponent(exponent), .mantissa_valid(mantissa_valid), .is_busy(unused_collector)
+      .clk(clk), .rst(rst), .element(code), .element_valid(valid), .is_narrow(1'b0),
+      .mantissa(mantissa), .exponent(exponent), .mantissa_valid(mantissa_valid), .is_busy(unused_collector)
   );
 
   pair_rotator u_rotator (

@@ -1,8 +1,9 @@
 """MXINT codes of vectors and matrices: mantissas in blocks that share a power of two.
 
 A vector of 16-bit codes becomes MXINT8: a block has the smallest exponent from 0 at which its
-largest code fits a mantissa. A matrix is stored with exponents from 0 to `TOP_EXPONENT`. The
-smallest one belongs to the whole matrix: blocks that are smaller are rounded to its step.
+largest code fits a mantissa. A row of the cache may be MXINT4. A matrix is stored with exponents
+from 0 to `TOP_EXPONENT`. The smallest one belongs to the whole matrix: blocks that are smaller are
+rounded to its step. A matrix in fixed point has one exponent.
 """
 
 from __future__ import annotations
@@ -49,24 +50,26 @@ class BlockCodes:
 
 @dataclass(frozen=True)
 class BlockMatrix:
-    """Matrix in MXINT: its numbers are codes * 2**-frac_width."""
+    """Matrix in MXINT or fixed point: its numbers are codes * 2**-frac_width."""
 
     blocks: BlockCodes
     frac_width: int
     width: int
+    is_fixed: bool = False
+    """All exponents are `TOP_EXPONENT`, and memory does not hold them."""
 
 
-def vector_blocks(codes: Tensor, block: int) -> BlockCodes:
-    """Return 16-bit codes as MXINT8.
+def vector_blocks(codes: Tensor, block: int, width: int = MANTISSA) -> BlockCodes:
+    """Return 16-bit codes as MXINT of `width` bits.
 
     >>> blocks = vector_blocks(torch.tensor([1, 254, 255, 32767]), 2)
     >>> blocks.mantissas.tolist(), blocks.exponents.tolist()
     ([[0, 127], [1, 127]], [1, 8])
     """
-    shaped = codes.reshape(*codes.shape[:-1], -1, block)
-    exponents = (bit_length(shaped.abs().amax(-1)) - (MANTISSA - 1)).clamp(min=0)
-    number = MXInt(MANTISSA, block_size=block)
-    # blocks whose codes are below 2**7 are integers already: MXINT would keep fractions of them
+    shaped = codes.unflatten(-1, (-1, block))  # type: ignore[no-untyped-call]
+    exponents = (bit_length(shaped.abs().amax(-1)) - (width - 1)).clamp(min=0)
+    number = MXInt(width, block_size=block)
+    # blocks whose codes fit a mantissa are integers already: MXINT would keep fractions of them
     rounded = torch.where(
         exponents[..., None] > 0, number.quantize(codes.double()).reshape(shaped.shape), shaped
     )
@@ -85,6 +88,26 @@ def matrix_blocks(weight: Tensor, width: int, block: int) -> BlockMatrix:
     scaled = shaped * 2.0 ** (frac_width - exponents[..., None].double())
     mantissas = scaled.round().clamp(-limit, limit).to(torch.int64)
     return BlockMatrix(BlockCodes(mantissas, exponents), frac_width, width)
+
+
+def fixed_matrix(weight: Tensor, width: int, block: int) -> BlockMatrix:
+    """Return `weight` in fixed point: the codes of a matrix have one scale, a power of two.
+
+    >>> matrix = fixed_matrix(torch.tensor([[0.5, -1.0]]), 4, 2)
+    >>> matrix.blocks.mantissas.tolist(), matrix.frac_width - TOP_EXPONENT
+    ([[[4, -8]]], 3)
+    """
+    shaped = weight.double().reshape(*weight.shape[:-1], -1, block)
+    low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
+    frac_width = width - 1 - int(torch.frexp(shaped.abs().max())[1])
+    least, most = float(shaped.min()), float(shaped.max())
+    if least * 2.0 ** (frac_width + 1) == low and round(most * 2.0 ** (frac_width + 1)) <= high:
+        frac_width += 1  # the lowest code has no positive counterpart
+    mantissas = (shaped * 2.0**frac_width).round().clamp(low, high).to(torch.int64)
+    # the exponent of the largest MXINT block, so that results drop the same bits
+    exponents = torch.full(mantissas.shape[:-1], TOP_EXPONENT, dtype=torch.int64)
+    blocks = BlockCodes(mantissas, exponents)
+    return BlockMatrix(blocks, frac_width + TOP_EXPONENT, width, is_fixed=True)
 
 
 def multiply(matrix: BlockCodes, vector: BlockCodes) -> Tensor:

@@ -43,17 +43,18 @@ class EngineArea:
 def engine_area(design: DecodeDesign) -> EngineArea:
     """Return the estimated cells of an engine."""
     data_width = design.options.data_width
-    lanes = data_width // design.model.options.weight_width
+    formats = design.model.options
+    lanes = data_width // formats.lane_width
     more = max(0, design.model.shape.head_dim - MEASURED_HEAD)
     lut = LUT_BASE + LUT_PER_BIT * data_width + LUT_PER_ELEMENT * more
     ff = FF_BASE + FF_PER_BIT * data_width + FF_PER_ELEMENT * more
-    dsp = lanes + data_width // 8 + OTHER_MULTIPLIERS
+    dsp = lanes + data_width // formats.cache_width + OTHER_MULTIPLIERS
     return EngineArea(math.ceil(MARGIN * lut), math.ceil(MARGIN * ff), dsp, _block_rams(design))
 
 
 def _block_rams(design: DecodeDesign) -> int:
     model, data_width = design.model, design.options.data_width
-    lanes = data_width // model.options.weight_width
+    lanes = data_width // model.options.lane_width
     shape = model.shape
     vector = max(shape.hidden, shape.intermediate, shape.heads * shape.head_dim)
     memories = Inventory("ecp5")

@@ -16,8 +16,10 @@ from chop.hw.decode.decode_program import ROOT_WAIT, DecodeInstruction, DecodeOp
 from chop.hw.decode.decode_sim import DecodeRequest
 from chop.hw.decode.memory_timing import MemoryModel, MemoryTiming
 
-ELEMENT_DELAY = 13
+ELEMENT_DELAY = 14
 """Cycles of `block_dot.sv` from the last beat of a row to its element."""
+AHEAD = 2
+"""Registers of `burst_reader.sv` behind its queue."""
 ROTATOR_DELAY = 7
 COLLECTOR_DELAY = 4
 CODE_WIDTH = 16
@@ -48,7 +50,8 @@ class _Reader:
 
     def __init__(self, design: DecodeDesign) -> None:
         self.options = design.options
-        self.address = self.left = self.length = self.flight = self.count = 0
+        self.address = self.left = self.length = self.flight = 0
+        self.queued = self.count = 0  # beats in the queue, and in the registers behind it
         self.is_sized = self.fits = False
         self.room = design.options.queue
         self.burst = 0  # beats of the address that is offered; 0: none
@@ -70,7 +73,9 @@ class _Reader:
             self.left -= length
         self.room += pop - (length if issue else 0)
         self.flight += issue - ends
-        self.count += memory.gives - pop
+        moves = self.queued > 0 and self.count < AHEAD
+        self.queued += memory.gives - moves
+        self.count += moves - pop
         self.burst = length if issue else 0 if accepted else self.burst
         return accepted
 
@@ -103,7 +108,7 @@ class _Collector:
 
     def __init__(self, design: DecodeDesign, writer: _Writer) -> None:
         self.writer, self.block = writer, design.model.options.block
-        self.lanes = design.options.data_width // 8
+        self.lanes = design.options.data_width // design.model.options.cache_width
         self.head_dim = design.model.shape.head_dim
         self.start()
 
@@ -244,11 +249,12 @@ class _Engine:
         now = self.program[self.pc]
         if now.op != DecodeOp.MATRIX or now.to != To.CACHE:
             return
-        index = now.beats - self.left
-        place = index % (now.group * self.block_beats + 1)
-        if place == 0:
-            return
-        beats = index // (now.group * self.block_beats + 1) * now.group * self.block_beats + place
+        beats = now.beats - self.left + 1
+        if now.group:
+            headers, place = divmod(beats - 1, now.group * self.block_beats + 1)
+            if place == 0:
+                return
+            beats -= headers + 1
         if beats % (now.row_blocks * self.block_beats) == 0:
             self.collector.row(cycle, now.rotate)
 

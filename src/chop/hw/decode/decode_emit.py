@@ -85,6 +85,7 @@ class DecodeDesign:
         return {
             "DATA_WIDTH": options.data_width,
             "WEIGHT_WIDTH": self.model.options.weight_width,
+            "CACHE_WIDTH": self.model.options.cache_width,
             "BLOCK": self.model.options.block,
             "HIDDEN": shape.hidden,
             "RESIDUAL": self.model.residual_width,

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from chop.errors import ConfigError
-from chop.hw.decode.block_codes import WIDTH, BlockMatrix, matrix_blocks
+from chop.hw.decode.block_codes import WIDTH, BlockMatrix, fixed_matrix, matrix_blocks
 from chop.hw.decode.llama_weights import (
     LayerWeights,
     LlamaShape,
@@ -24,6 +24,7 @@ from chop.hw.decode.llama_weights import (
 from chop.hw.decode.residual_norm import guard_bits
 from chop.nn.quantizers.arithmetic.function import Lines, fit_lines
 from chop.nn.quantizers.integer import Integer
+from chop.registry import suggest
 
 HEADROOM = 1
 """Bits above the largest magnitude of the calibration tokens.
@@ -42,6 +43,9 @@ LEAST_SCORE_FRAC = 5
 ROTATION_FRAC = 14
 """Fractional bits of sine and cosine: 1 is a code of 16 bits."""
 WEIGHT_WIDTHS = (4, 8)
+CACHE_WIDTHS = (4, 8)
+WEIGHT_FORMATS = {"mxint": matrix_blocks, "integer": fixed_matrix}
+"""Format of weights -> function that returns a matrix in it."""
 MATRICES = ("key", "value", "query", "output", "gate", "up", "down")
 
 
@@ -54,6 +58,10 @@ class DecodeOptions:
     max_length: int = 512
     residual_width: int | None = None
     """Bits of the residual stream; None: 16, or more if the calibration tokens need it."""
+    cache_width: int = 8
+    """Bits of the MXINT mantissas of keys and values."""
+    weight_format: str = "mxint"
+    """Format of weights: `mxint`, or `integer` for fixed point with one scale for a matrix."""
 
     def __post_init__(self) -> None:
         if self.residual_width is not None and self.residual_width not in RESIDUAL_WIDTHS:
@@ -65,12 +73,26 @@ class DecodeOptions:
             raise ConfigError(
                 f"decode: weight_width must be one of {WEIGHT_WIDTHS}, got {self.weight_width}."
             )
+        if self.cache_width not in CACHE_WIDTHS:
+            raise ConfigError(
+                f"decode: cache_width must be one of {CACHE_WIDTHS}, got {self.cache_width}."
+            )
+        if self.weight_format not in WEIGHT_FORMATS:
+            raise ConfigError(
+                f"decode: no weight format '{self.weight_format}'. "
+                f"{suggest(self.weight_format, WEIGHT_FORMATS)}"
+            )
         if self.block < 2 or self.block & (self.block - 1):
             raise ConfigError(f"decode: block must be a power of two, got {self.block}.")
         if not 1 <= self.max_length <= 1 << 14:
             raise ConfigError(
                 f"decode: max_length must lie in 1 … {1 << 14}, got {self.max_length}."
             )
+
+    @property
+    def lane_width(self) -> int:
+        """Bits of a number that each lane of the multipliers takes from a beat."""
+        return min(self.weight_width, self.cache_width)
 
 
 @dataclass(frozen=True)
@@ -239,7 +261,7 @@ def _layer_codes(
 
 
 def _matrix(weight: Tensor, options: DecodeOptions) -> BlockMatrix:
-    return matrix_blocks(weight, options.weight_width, options.block)
+    return WEIGHT_FORMATS[options.weight_format](weight, options.weight_width, options.block)
 
 
 def _codes(values: Tensor, frac_width: int, width: int = WIDTH) -> Tensor:
@@ -253,8 +275,9 @@ def _norm_codes(weight: Tensor) -> NormCodes:
 
 
 def weight_bits(model: DecodeModel) -> int:
-    """Return the bits of all packed matrices, exponents of 8 bits included."""
+    """Return the bits of all packed matrices, exponents of 8 bits included if they are stored."""
     matrices = [m for layer in model.layers for m in layer.matrices.values()] + [model.head]
     return sum(
-        m.blocks.mantissas.numel() * m.width + m.blocks.exponents.numel() * 8 for m in matrices
+        m.blocks.mantissas.numel() * m.width + (0 if m.is_fixed else m.blocks.exponents.numel() * 8)
+        for m in matrices
     )

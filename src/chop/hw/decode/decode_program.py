@@ -108,7 +108,7 @@ class _Writer:
     def __init__(self, model: DecodeModel, image: MemoryImage) -> None:
         self.model, self.image = model, image
         self.block = model.options.block
-        self.lanes = image.data_width // model.options.weight_width
+        self.lanes = image.data_width // model.options.lane_width
         self.collect = self.block + COLLECT_TAIL
 
     def instructions(self) -> Iterator[DecodeInstruction]:
@@ -206,7 +206,7 @@ class _Writer:
         return DecodeInstruction(
             name, DecodeOp.MATRIX, region.address, region.beats, tail, to, shift_0=shift,
             shift_1=shift if shift_1 is None else shift_1, row_blocks=inputs // self.block,
-            group=self.image.data_width // 8, **more,
+            group=0 if self.model.head.is_fixed else self.image.data_width // 8, **more,
         )  # fmt: skip
 
     def _shift(self, layer: LayerCodes, name: str, source: str, frac: int) -> int:

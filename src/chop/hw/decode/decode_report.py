@@ -63,9 +63,10 @@ def report_text(
     return (
         "# Decode engine\n\n"
         f"{shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads of {shape.head_dim}, "
-        f"{shape.kv_heads} key heads, {shape.vocab} tokens. Weights MXINT{options.weight_width}, "
-        f"cache MXINT8 for {options.max_length} tokens, residual stream of "
-        f"{design.model.residual_width} bits.\n\n"
+        f"{shape.kv_heads} key heads, {shape.vocab} tokens. Weights "
+        f"{options.weight_format.upper()}{options.weight_width}, cache MXINT{options.cache_width} "
+        f"for {options.max_length} tokens, residual stream of {design.model.residual_width} "
+        "bits.\n\n"
         f"Memory {timing.name}, {design.options.data_width} bits, engine clock {engine.mhz:g} MHz "
         "(assumed, not routed).\n\n"
         "| figure | value |\n|---|---|\n"

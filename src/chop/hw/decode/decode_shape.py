@@ -75,7 +75,8 @@ def _norm(shape: LlamaShape) -> NormCodes:
 def _matrix(rows: int, columns: int, options: DecodeOptions) -> BlockMatrix:
     blocks = columns // options.block
     codes = BlockCodes(_empty(rows, blocks, options.block), _empty(rows, blocks))
-    return BlockMatrix(codes, MATRIX_FRAC, options.weight_width)
+    is_fixed = options.weight_format == "integer"
+    return BlockMatrix(codes, MATRIX_FRAC, options.weight_width, is_fixed)
 
 
 def _empty(*sizes: int) -> Tensor:

@@ -26,7 +26,7 @@ from chop.nn.quantizers.arithmetic.tables import RECIPROCAL_FRAC, reciprocal
 
 @dataclass
 class LayerCache:
-    """MXINT8 keys and values of a layer, as (positions, key heads, …)."""
+    """MXINT keys and values of a layer, as (positions, key heads, …)."""
 
     keys: BlockCodes
     values: BlockCodes
@@ -56,11 +56,12 @@ class IntegerLlama:
 
     def __init__(self, model: DecodeModel) -> None:
         self.model = model
-        blocks = model.shape.head_dim // model.options.block
-        shape = (0, model.shape.kv_heads, blocks)
-        exponents = torch.zeros(shape, dtype=torch.int64)
-        empty = BlockCodes(exponents.new_zeros(*shape, model.options.block), exponents)
-        self.caches = [LayerCache(empty, empty) for _ in model.layers]
+        empty = torch.zeros(0, model.shape.kv_heads, model.shape.head_dim, dtype=torch.int64)
+        self.caches = [self.cache_of(empty, empty) for _ in model.layers]
+
+    def cache_of(self, keys: Tensor, values: Tensor) -> LayerCache:
+        """Return the cache of a layer from codes (positions, key heads, head size)."""
+        return LayerCache(self._cached(keys), self._cached(values))
 
     @property
     def length(self) -> int:
@@ -93,7 +94,8 @@ class IntegerLlama:
         key = rotate(self._product(layer, "key", x, "x_1", fracs["key"]), rotation)
         value = self._product(layer, "value", x, "x_1", fracs["value"])
         query = rotate(self._product(layer, "query", x, "x_1", fracs["query"]), rotation)
-        cache.append(self._heads(key), self._heads(value))
+        shape = (-1, self.model.shape.head_dim)
+        cache.append(self._cached(key.reshape(shape)), self._cached(value.reshape(shape)))
         attended = self._attend(layer, cache, self._heads(query))
         hidden = self._add(layer, "output", attended, "attended", hidden)
         x = self._norm(hidden, layer.norm_2, fracs["x_2"])
@@ -151,6 +153,10 @@ class IntegerLlama:
 
     def _heads(self, codes: Tensor) -> BlockCodes:
         return self._blocks(codes.reshape(-1, self.model.shape.head_dim))
+
+    def _cached(self, codes: Tensor) -> BlockCodes:
+        """Return keys or values in the format of the cache; numbers in it do not change."""
+        return vector_blocks(codes, self.model.options.block, self.model.options.cache_width)
 
     def _blocks(self, codes: Tensor) -> BlockCodes:
         return vector_blocks(codes, self.model.options.block)

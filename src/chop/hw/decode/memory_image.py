@@ -6,7 +6,7 @@ exponents, one byte each. A row of the cache is one group. Addresses count beats
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,8 @@ class MemoryImage:
         """Append a region of a packed matrix."""
         blocks, bits = matrix.blocks.exponents.numel(), matrix.width
         beats = blocks * matrix.blocks.mantissas.shape[-1] * bits // self.data_width
-        beats += -(-blocks // (self.data_width // 8))
+        if not matrix.is_fixed:
+            beats += -(-blocks // (self.data_width // 8))
         if self.is_filled:
             self.parts.append(pack_matrix(matrix, self.data_width))
         self.reserve(name, beats)
@@ -114,10 +115,11 @@ def width_problem(model: DecodeModel, data_width: int) -> str:
     if data_width not in DATA_WIDTHS:
         return f"data_width must be one of {DATA_WIDTHS}, got {data_width}."
     options = model.options
-    lanes = data_width // options.weight_width
+    lanes = data_width // options.lane_width
     if lanes > options.block:
+        kind = "weights" if options.lane_width == options.weight_width else "cached numbers"
         return (
-            f"a beat of {data_width} bits has {lanes} weights of {options.weight_width} "
+            f"a beat of {data_width} bits has {lanes} {kind} of {options.lane_width} "
             f"bits. Allowed: a block of {options.block}. Lower data_width, or raise block."
         )
     if model.shape.head_dim // options.block > data_width // 8:
@@ -130,7 +132,7 @@ def width_problem(model: DecodeModel, data_width: int) -> str:
 
 def row_beats(model: DecodeModel, data_width: int) -> int:
     """Return the beats of a row of the cache: a header and the mantissas of a head."""
-    return 1 + model.shape.head_dim * 8 // data_width
+    return 1 + model.shape.head_dim * model.options.cache_width // data_width
 
 
 def head_beats(model: DecodeModel, data_width: int) -> int:
@@ -142,15 +144,20 @@ def interleave(first: BlockMatrix, second: BlockMatrix) -> BlockMatrix:
     """Return a matrix whose even rows are those of `first` and whose odd rows are of `second`."""
     (a, b), (c, d) = ((m.blocks.mantissas, m.blocks.exponents) for m in (first, second))
     blocks = BlockCodes(*(torch.stack(pair, 1).flatten(0, 1) for pair in ((a, c), (b, d))))
-    return BlockMatrix(blocks, first.frac_width, first.width)
+    return replace(first, blocks=blocks)
 
 
 def pack_matrix(matrix: BlockMatrix, data_width: int) -> Bytes:
-    """Return a matrix as groups of a header beat and the beats of its blocks."""
+    """Return a matrix as groups of a header beat and the beats of its blocks.
+
+    A matrix in fixed point has no headers.
+    """
     size, group = matrix.blocks.mantissas.shape[-1], data_width // 8
     mantissas = matrix.blocks.mantissas.reshape(-1, size).numpy()
     exponents = matrix.blocks.exponents.reshape(-1).numpy().astype(np.uint8)
     packed = _pack(mantissas, matrix.width)
+    if matrix.is_fixed:
+        return packed.reshape(-1)
     parts = []
     for start in range(0, len(packed), group):
         header = np.zeros(group, dtype=np.uint8)

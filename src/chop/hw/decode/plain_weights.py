@@ -15,6 +15,7 @@ def plain_weights(model: DecodeModel) -> dict[str, Any]:
         **model.fracs,
         "residual_width": model.residual_width,
         "block": model.options.block,
+        "cache_width": model.options.cache_width,
         "eps": shape.eps,
         "heads": shape.heads,
         "kv_heads": shape.kv_heads,

@@ -32,18 +32,18 @@ def to_16_bits(code: int, dropped: int) -> int:
     return to_bits(code, dropped, 16)
 
 
-def to_blocks(codes: Sequence[int], size: int) -> list[Block]:
-    """Return 16-bit codes as blocks of 8-bit mantissas.
+def to_blocks(codes: Sequence[int], size: int, width: int = 8) -> list[Block]:
+    """Return 16-bit codes as blocks of mantissas of `width` bits.
 
     >>> to_blocks([1, 254, -3, 4], 2)
     [([0, 127], 1), ([-3, 4], 0)]
     """
-    blocks: list[Block] = []
+    high, blocks = 2 ** (width - 1) - 1, list[Block]()
     for start in range(0, len(codes), size):
         part = codes[start : start + size]
-        exponent = max(max(abs(code) for code in part).bit_length() - 7, 0)
+        exponent = max(max(abs(code) for code in part).bit_length() - (width - 1), 0)
         mantissas = [round(Fraction(code, 1 << exponent)) for code in part]
-        blocks.append(([min(max(m, -127), 127) for m in mantissas], exponent))
+        blocks.append(([min(max(m, -high), high) for m in mantissas], exponent))
     return blocks
 
 
@@ -167,8 +167,9 @@ class PlainLlama:
         query, key, value = (
             product(layer[name], x, fracs["x_1"], fracs[name]) for name in ("query", "key", "value")
         )
-        self.keys[index].append(to_blocks(rotate(key, rotation), block))
-        self.values[index].append(to_blocks(value, block))
+        width = self.data["cache_width"]
+        self.keys[index].append(to_blocks(rotate(key, rotation), block, width))
+        self.values[index].append(to_blocks(value, block, width))
         attended = self._attend(index, layer, to_blocks(rotate(query, rotation), block))
         hidden = self._add(hidden, layer["output"], to_blocks(attended, block), fracs["attended"])
         x = rms_norm(hidden, layer["norm_2"], self.data, fracs["x_2"])

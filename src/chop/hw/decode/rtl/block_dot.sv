@@ -3,7 +3,7 @@
 // A beat has LANES weights of WEIGHT_WIDTH bits or, if is_wide, DATA_WIDTH / 8 of 8 bits. The
 // vector's lanes come one cycle after the beat. The sum of a row is exact; then it is rounded to
 // RESIDUAL bits, and saturated to 16 bits besides. Latency from the last beat of a row to its
-// element: 13 cycles. Throughput 1 beat per cycle.
+// element: 14 cycles. Throughput 1 beat per cycle.
 `default_nettype none
 
 module block_dot #(
@@ -40,16 +40,17 @@ module block_dot #(
   localparam int GROUPS = LANES / 2 / GROUP;
   localparam int GROUP_WIDTH = PRODUCT_WIDTH + 2;
 
-  logic [DATA_WIDTH-1:0] beat_1_q;
+  logic [DATA_WIDTH-1:0] beat_1_q, beat_2_q;
+  logic [LANES*8-1:0] lanes_2_q;  // as a block RAM returns them: late in a cycle
   logic [3:0] exponent_1_q;
-  logic half_1_q;
-  logic [4:0] exponent_2_q, exponent_3_q, exponent_4_q, exponent_5_q, exponent_6_q;
-  logic [6:0] valid_q, first_q, last_q;
-  logic signed [PRODUCT_WIDTH-1:0] products_3_q[LANES];
+  logic half_1_q, half_2_q;
+  logic [4:0] exponent_2_q, exponent_3_q, exponent_4_q, exponent_5_q, exponent_6_q, exponent_7_q;
+  logic [7:0] valid_q, first_q, last_q;
+  logic signed [PRODUCT_WIDTH-1:0] products_4_q[LANES];
   logic signed [GROUP_WIDTH-1:0] even_groups[GROUPS], odd_groups[GROUPS];
-  logic signed [GROUP_WIDTH-1:0] even_4_q[GROUPS], odd_4_q[GROUPS];
-  logic signed [SUM_WIDTH-1:0] even_sum, odd_sum, even_5_q, odd_5_q, total_6_q;
-  logic signed [ACC_WIDTH-1:0] shifted_7_q, acc_8_q;
+  logic signed [GROUP_WIDTH-1:0] even_5_q[GROUPS], odd_5_q[GROUPS];
+  logic signed [SUM_WIDTH-1:0] even_sum, odd_sum, even_6_q, odd_6_q, total_7_q;
+  logic signed [ACC_WIDTH-1:0] shifted_8_q, acc_9_q;
   logic signed [RESIDUAL-1:0] cast;
   logic [3:0] odd_q;
   logic [5:0] shift_q;
@@ -58,16 +59,17 @@ module block_dot #(
   for (genvar i = 0; i < LANES; i++) begin : g_lane
     localparam int BYTE = i * WEIGHT_WIDTH / 8;
     localparam int UPPER = DATA_WIDTH / 8 + BYTE < LANES ? DATA_WIDTH / 8 + BYTE : BYTE;
-    logic signed [FACTOR_WIDTH-1:0] weight_2_q;
-    logic signed [7:0] lane_2_q;
+    logic signed [FACTOR_WIDTH-1:0] weight_3_q;
+    logic signed [7:0] lane_3_q;
     logic is_unsigned;
     assign is_unsigned = WEIGHT_WIDTH == 4 && i % 2 == 0 && is_wide;
     always_ff @(posedge clk) begin
-      weight_2_q <= $signed({
-        !is_unsigned && beat_1_q[(i+1)*WEIGHT_WIDTH-1], beat_1_q[i*WEIGHT_WIDTH+:WEIGHT_WIDTH]
+      weight_3_q <= $signed({
+        !is_unsigned && beat_2_q[(i+1)*WEIGHT_WIDTH-1], beat_2_q[i*WEIGHT_WIDTH+:WEIGHT_WIDTH]
       });
-      lane_2_q <= !is_wide ? lanes[i*8+:8] : half_1_q ? lanes[UPPER*8+:8] : lanes[BYTE*8+:8];
-      products_3_q[i] <= PRODUCT_WIDTH'(weight_2_q) * PRODUCT_WIDTH'(lane_2_q);
+      lane_3_q <= !is_wide ? lanes_2_q[i*8+:8] : half_2_q ? lanes_2_q[UPPER*8+:8]
+          : lanes_2_q[BYTE*8+:8];
+      products_4_q[i] <= PRODUCT_WIDTH'(weight_3_q) * PRODUCT_WIDTH'(lane_3_q);
     end
   end
 
@@ -78,11 +80,11 @@ module block_dot #(
       even_groups[g] = '0;
       odd_groups[g]  = '0;
       for (int i = g * GROUP; i < (g + 1) * GROUP; i++) begin
-        even_groups[g] = even_groups[g] + GROUP_WIDTH'(products_3_q[2*i]);
-        odd_groups[g]  = odd_groups[g] + GROUP_WIDTH'(products_3_q[2*i+1]);
+        even_groups[g] = even_groups[g] + GROUP_WIDTH'(products_4_q[2*i]);
+        odd_groups[g]  = odd_groups[g] + GROUP_WIDTH'(products_4_q[2*i+1]);
       end
-      even_sum = even_sum + SUM_WIDTH'(even_4_q[g]);
-      odd_sum  = odd_sum + SUM_WIDTH'(odd_4_q[g]);
+      even_sum = even_sum + SUM_WIDTH'(even_5_q[g]);
+      odd_sum  = odd_sum + SUM_WIDTH'(odd_5_q[g]);
     end
   end
 
@@ -90,24 +92,28 @@ module block_dot #(
 
   always_ff @(posedge clk) begin
     beat_1_q     <= beat;
+    beat_2_q     <= beat_1_q;
     exponent_1_q <= beat_exponent;
     half_1_q     <= half;
+    half_2_q     <= half_1_q;
+    lanes_2_q    <= lanes;
     exponent_2_q <= 5'(exponent_1_q) + 5'(lanes_exponent);
     exponent_3_q <= exponent_2_q;
-    even_4_q     <= even_groups;
-    odd_4_q      <= odd_groups;
     exponent_4_q <= exponent_3_q;
-    even_5_q     <= even_sum;
-    odd_5_q      <= odd_sum;
+    even_5_q     <= even_groups;
+    odd_5_q      <= odd_groups;
     exponent_5_q <= exponent_4_q;
-    total_6_q    <= even_5_q + (WEIGHT_WIDTH == 4 && is_wide ? odd_5_q <<< 4 : odd_5_q);
+    even_6_q     <= even_sum;
+    odd_6_q      <= odd_sum;
     exponent_6_q <= exponent_5_q;
-    shifted_7_q  <= ACC_WIDTH'(total_6_q) <<< exponent_6_q;
-    if (valid_q[6]) acc_8_q <= (first_q[6] ? '0 : acc_8_q) + shifted_7_q;
-    valid_q       <= {valid_q[5:0], beat_valid};
-    first_q       <= {first_q[5:0], beat_first};
-    last_q        <= {last_q[5:0], beat_last};
-    row_done_q    <= valid_q[6] && last_q[6];
+    total_7_q    <= even_6_q + (WEIGHT_WIDTH == 4 && is_wide ? odd_6_q <<< 4 : odd_6_q);
+    exponent_7_q <= exponent_6_q;
+    shifted_8_q  <= ACC_WIDTH'(total_7_q) <<< exponent_7_q;
+    if (valid_q[7]) acc_9_q <= (first_q[7] ? '0 : acc_9_q) + shifted_8_q;
+    valid_q       <= {valid_q[6:0], beat_valid};
+    first_q       <= {first_q[6:0], beat_first};
+    last_q        <= {last_q[6:0], beat_last};
+    row_done_q    <= valid_q[7] && last_q[7];
     row_odd_q     <= row_odd;
     shift_q       <= row_odd ? shift_odd : shift_even;
     odd_q         <= {odd_q[2:0], row_odd_q};
@@ -127,7 +133,7 @@ module block_dot #(
   ) u_cast (
       .clk           (clk),
       .rst           (rst),
-      .data_in       (acc_8_q),
+      .data_in       (acc_9_q),
       .shift         (shift_q),
       .data_in_valid (row_done_q),
       .data_out      (cast),

@@ -4,7 +4,8 @@
 // Bursts do not cross a multiple of BURST beats; a burst is at most 4096 bytes.
 // A range of n beats takes n cycles or more. A new range is accepted when the last burst of the
 // one before has been issued. A burst is issued every third cycle at most: one cycle for its length,
-// one to compare it with the room of the queue.
+// one to compare it with the room of the queue. Behind the queue are two registers, so that the
+// decision to take a beat does not depend on the count of the queue in the same cycle.
 `default_nettype none
 
 module burst_reader #(
@@ -51,6 +52,8 @@ module burst_reader #(
   logic [FLIGHT_WIDTH-1:0] flight_q;
   logic [8:0] to_boundary, length_q;
   logic is_sized_q, fits_q, issue, pop, ends, unused_ready;
+  logic [DATA_WIDTH-1:0] queued;
+  logic queued_valid, queued_ready;
 
   assign range_ready = left_q == '0;
   assign to_boundary = 9'(BURST) - 9'(address_q[BURST_BITS-1:0]);
@@ -97,6 +100,21 @@ module burst_reader #(
       .data_in_0       (m_axi_rdata),
       .data_in_0_valid (m_axi_rvalid),
       .data_in_0_ready (unused_ready),
+      .data_out_0      (queued),
+      .data_out_0_valid(queued_valid),
+      .data_out_0_ready(queued_ready)
+  );
+
+  fifo #(
+      .DATA_WIDTH(DATA_WIDTH),
+      .DEPTH     (2),
+      .HAS_HEAD  (1'b1)
+  ) u_ahead (
+      .clk             (clk),
+      .rst             (rst),
+      .data_in_0       (queued),
+      .data_in_0_valid (queued_valid),
+      .data_in_0_ready (queued_ready),
       .data_out_0      (data_out_0),
       .data_out_0_valid(data_out_0_valid),
       .data_out_0_ready(data_out_0_ready)

@@ -11,6 +11,7 @@ module decode_engine #(
     parameter int DATA_WIDTH      = 128,   // bits of a beat of memory
     parameter int ADDRESS_WIDTH   = 32,    // bits of a byte address
     parameter int WEIGHT_WIDTH    = 4,     // bits of a weight, 4 or 8
+    parameter int CACHE_WIDTH     = 8,     // bits of a mantissa of the cache, 4 or 8
     parameter int BLOCK           = 32,    // elements that share an exponent
     parameter int HIDDEN          = 64,    // elements of the residual stream
     parameter int RESIDUAL        = 16,    // bits of such an element, 16 to 24
@@ -68,14 +69,16 @@ module decode_engine #(
     output      logic                     m_axi_bready
 );
 
-  localparam int LANES = DATA_WIDTH / WEIGHT_WIDTH;
+  localparam int LANE_WIDTH = WEIGHT_WIDTH < CACHE_WIDTH ? WEIGHT_WIDTH : CACHE_WIDTH;
+  localparam int LANES = DATA_WIDTH / LANE_WIDTH;  // multipliers
   localparam int WIDE_LANES = DATA_WIDTH / 8;
+  localparam int CACHE_LANES = DATA_WIDTH / CACHE_WIDTH;
   localparam int CODES = DATA_WIDTH / 16;  // 16-bit codes of a beat
   localparam int EMBED_WIDTH = RESIDUAL > 16 ? 32 : 16;  // bits of a code of the embedding
   localparam int EMBED_CODES = DATA_WIDTH / EMBED_WIDTH;
   localparam int BLOCK_BEATS = BLOCK / LANES;
   localparam int WIDE_BLOCK_BEATS = BLOCK / WIDE_LANES;
-  localparam int ROW_BEATS = 1 + HEAD_DIM / WIDE_LANES;  // a row of the cache, with its header
+  localparam int ROW_BEATS = 1 + HEAD_DIM / CACHE_LANES;  // a row of the cache, with its header
   localparam int ROW_BLOCKS = HEAD_DIM / BLOCK;
   localparam int HEAD_STRIDE = MAX_LENGTH * ROW_BEATS;
 
@@ -144,7 +147,6 @@ module decode_engine #(
   assign starts          = (token_in_valid && token_in_ready) || restarts;
   assign token_out       = best_token_q;
   assign token_out_valid = state_q == SEND;
-  assign token_out_last  = sent_q == new_tokens - 16'd1;
   assign begins          = state_q == BEGIN;
   assign ends            = state_q == TAIL && tail_q == now_q.tail;
   assign is_over         = pc_q == PC_WIDTH'(INSTRUCTIONS) || (now_q.head && !needs_logits_q);
@@ -261,6 +263,7 @@ module decode_engine #(
   assign embedding  = beat[EMBED_WIDTH*(32'(code_q)%32'(EMBED_CODES))+:RESIDUAL];
 
   always_ff @(posedge clk) begin
+    token_out_last <= sent_q == new_tokens - 16'd1;  // both are stable before SEND
     word_now_q <= rom[pc_q < PC_WIDTH'(INSTRUCTIONS) ? pc_q : '0];
     if (state_q == LOAD) now_q <= word_now_q;
     has_codes_q <= now_q.op == EMBED || now_q.op == NORM;  // one cycle after now_q, as below
@@ -334,21 +337,22 @@ module decode_engine #(
   logic [7:0] block_beat_q;
   logic [WORD_INDEX-1:0] word_q;
   logic [BLOCK_INDEX-1:0] vector_block_q;
-  logic half_q, word_end;
+  logic half_q, word_end, has_headers_q;
   logic [3:0] beat_exponent;
 
   assign header    = pop && is_blocks_q && is_header_q;
   assign data      = pop && is_blocks_q && !is_header_q;
   assign block_end = block_beat_q == 8'((is_wide_q ? WIDE_BLOCK_BEATS : BLOCK_BEATS) - 1);
-  assign group_end = block_end && group_block_q == group_last_q;
+  assign group_end = block_end && has_headers_q && group_block_q == group_last_q;
   assign row_end   = block_end && row_block_q == row_last_q;
   assign word_end  = !is_wide_q || LANES == WIDE_LANES || half_q;
   assign beat_exponent = exponents_q[8*group_block_q+:4];
 
   always_ff @(posedge clk) begin
-    is_wide_q    <= now_q.op != MATRIX;
-    group_last_q <= now_q.group - 8'd1;
-    row_last_q   <= now_q.row_blocks - 10'd1;
+    is_wide_q     <= (now_q.op == MATRIX ? WEIGHT_WIDTH : CACHE_WIDTH) != LANE_WIDTH;
+    has_headers_q <= now_q.group != '0;  // without them the matrix is in fixed point
+    group_last_q  <= now_q.group - 8'd1;
+    row_last_q    <= now_q.row_blocks - 10'd1;
     if (header) begin
       exponents_q   <= beat;
       is_header_q   <= 1'b0;
@@ -360,7 +364,7 @@ module decode_engine #(
       row_first_q  <= row_end;
       if (word_end) word_q <= word_q + 1'b1;
       if (block_end) begin
-        group_block_q  <= group_block_q + 1'b1;
+        group_block_q  <= group_block_q + 8'(has_headers_q);
         row_block_q    <= row_block_q + 1'b1;
         vector_block_q <= vector_block_q + 1'b1;
       end
@@ -373,9 +377,11 @@ module decode_engine #(
       half_q         <= 1'b0;
     end
     if (begins) begin
-      is_header_q  <= 1'b1;
-      block_beat_q <= '0;
-      row_first_q  <= 1'b1;
+      is_header_q   <= now_q.group != '0;
+      exponents_q   <= '1;  // of fixed point: TOP_EXPONENT of `block_codes.py`
+      group_block_q <= '0;
+      block_beat_q  <= '0;
+      row_first_q   <= 1'b1;
     end
   end
 
@@ -395,7 +401,7 @@ module decode_engine #(
 
   block_dot #(
       .DATA_WIDTH  (DATA_WIDTH),
-      .WEIGHT_WIDTH(WEIGHT_WIDTH),
+      .WEIGHT_WIDTH(LANE_WIDTH),
       .RESIDUAL    (RESIDUAL)
   ) u_dot (
       .clk           (clk),
@@ -655,6 +661,7 @@ module decode_engine #(
 
   weighted_values #(
       .DATA_WIDTH     (DATA_WIDTH),
+      .VALUE_WIDTH    (CACHE_WIDTH),
       .HEAD_DIM       (HEAD_DIM),
       .EXP_FILE       (EXP_FILE),
       .FINE_FILE      (FINE_FILE),
@@ -679,10 +686,11 @@ module decode_engine #(
   // -- results: a vector, the cache, or logits ----------------------------------------------------
 
   logic signed [15:0] result;
-  logic result_valid, is_plain, mantissa_valid, collector_busy;
+  logic result_valid, is_plain, is_cache, mantissa_valid, collector_busy;
   logic signed [7:0] mantissa;
   logic [3:0] exponent;
 
+  assign is_cache = now_q.op == MATRIX && now_q.to == TO_CACHE;
   assign is_plain = element_valid && now_q.op == MATRIX && !now_q.rotate && !now_q.gated
       && (now_q.to == TO_CACHE || now_q.to == TO_VECTOR);
   assign result_valid = rotated_valid || gated_valid || normed_valid || attended_valid || is_plain;
@@ -690,12 +698,14 @@ module decode_engine #(
       : attended_valid ? attended : element;
 
   block_collector #(
-      .BLOCK(BLOCK)
+      .BLOCK       (BLOCK),
+      .NARROW_WIDTH(CACHE_WIDTH)
   ) u_collector (
       .clk           (clk),
       .rst           (rst),
       .element       (result),
       .element_valid (result_valid),
+      .is_narrow     (is_cache && CACHE_WIDTH < 8),
       .mantissa      (mantissa),
       .exponent      (exponent),
       .mantissa_valid(mantissa_valid),
@@ -703,11 +713,12 @@ module decode_engine #(
   );
 
   localparam int LANE_INDEX = $clog2(LANES);
-  localparam int WIDE_INDEX = $clog2(WIDE_LANES);
+  localparam int CACHE_INDEX = $clog2(CACHE_LANES);
   localparam int BLOCK_BITS = $clog2(BLOCK);
   localparam int ROW_INDEX = $clog2(HEAD_DIM);
 
-  logic is_cache, word_done, wide_done, row_done_q;
+  logic word_done, wide_done, row_done_q;
+  logic [DATA_WIDTH-1:0] cache_word;
   logic [LANES*8-9:0] vector_word_q;  // all but the last lane
   logic [LANE_INDEX-1:0] lane_q;
   logic [WORD_INDEX-1:0] store_q;
@@ -717,9 +728,8 @@ module decode_engine #(
   logic [DATA_WIDTH-1:0] row_header_q;
   logic [BEAT_ADDRESS-1:0] row_address_q;
 
-  assign is_cache  = now_q.op == MATRIX && now_q.to == TO_CACHE;
   assign word_done = mantissa_valid && !is_cache && lane_q == LANE_INDEX'(LANES - 1);
-  assign wide_done = mantissa_valid && is_cache && (&row_lane_q[WIDE_INDEX-1:0]);
+  assign wide_done = mantissa_valid && is_cache && (&row_lane_q[CACHE_INDEX-1:0]);
 
   always_ff @(posedge clk) begin
     row_done_q <= wide_done && row_lane_q == ROW_INDEX'(HEAD_DIM - 1);
@@ -749,6 +759,16 @@ module decode_engine #(
     if (rst) row_done_q <= 1'b0;
   end
 
+  // the last mantissas of a word of the vector, without their extended signs
+  for (genvar i = 0; i < CACHE_LANES; i++) begin : g_cache_lane
+    localparam int LANE = LANES - CACHE_LANES + i;
+    if (i == CACHE_LANES - 1) begin : g_last
+      assign cache_word[i*CACHE_WIDTH+:CACHE_WIDTH] = mantissa[CACHE_WIDTH-1:0];
+    end else begin : g_before
+      assign cache_word[i*CACHE_WIDTH+:CACHE_WIDTH] = vector_word_q[8*LANE+:CACHE_WIDTH];
+    end
+  end
+
   cache_writer #(
       .DATA_WIDTH   (DATA_WIDTH),
       .ADDRESS_WIDTH(ADDRESS_WIDTH),
@@ -758,9 +778,9 @@ module decode_engine #(
       .clk          (clk),
       .rst          (rst),
       .word_address (row_done_q ? row_address_q
-          : row_address_q + BEAT_ADDRESS'(row_lane_q >> WIDE_INDEX) + 1'b1),
+          : row_address_q + BEAT_ADDRESS'(row_lane_q >> CACHE_INDEX) + 1'b1),
       .word         (row_done_q ? row_header_q
-          : {mantissa, vector_word_q[LANES*8-9-:DATA_WIDTH-8]}),
+          : cache_word),
       .word_valid   (wide_done || row_done_q),
       .is_idle      (is_written),
       .m_axi_awaddr (m_axi_awaddr),

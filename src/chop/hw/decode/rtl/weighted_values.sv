@@ -8,7 +8,8 @@
 `default_nettype none
 
 module weighted_values #(
-    parameter int DATA_WIDTH      = 128,               // bits of a beat, 8 for each value
+    parameter int DATA_WIDTH      = 128,               // bits of a beat
+    parameter int VALUE_WIDTH     = 8,                 // bits of the mantissa of a value
     parameter int HEAD_DIM        = 64,                // values of a row
     parameter     EXP_FILE        = "exp.mem",         // 256 words of 16 bits
     parameter     FINE_FILE       = "fine.mem",        // 256 words of 17 bits
@@ -30,7 +31,7 @@ module weighted_values #(
     output      logic                  is_busy
 );
 
-  localparam int LANES = DATA_WIDTH / 8;
+  localparam int LANES = DATA_WIDTH / VALUE_WIDTH;
   localparam int BEATS = HEAD_DIM / LANES;
   localparam int BEAT_BITS = BEATS > 1 ? $clog2(BEATS) : 1;
   localparam int INDEX = $clog2(HEAD_DIM);
@@ -86,7 +87,8 @@ module weighted_values #(
     for (int i = 1; i <= DELAY; i++) exponents_q[i] <= exponents_q[i-1];
     valid_q <= {valid_q[DELAY:0], beat_valid};
     for (int lane = 0; lane < LANES; lane++) begin
-      weighted_q[lane] <= $signed({9'd0, e_q}) * 25'($signed(beats_q[DELAY-1][lane*8+:8]));
+      weighted_q[lane] <= $signed({9'd0, e_q}) *
+          25'($signed(beats_q[DELAY-1][lane*VALUE_WIDTH+:VALUE_WIDTH]));
       shifted_q[lane]  <= 34'(weighted_q[lane]) <<< exponents_q[DELAY];
     end
     if (valid_q[DELAY+1]) begin
