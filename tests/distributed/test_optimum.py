@@ -15,8 +15,8 @@ from torch import nn
 
 from chop import MaseGraph
 from chop.distributed.domains import Setting
-from chop.distributed.mesh import Mesh
 from chop.distributed.memory_search import Solver
+from chop.distributed.mesh import Mesh
 from chop.distributed.optimum import DoesNotFitError
 from chop.distributed.plan import _uses, decisions_of, make_plan, plan_program, price
 from chop.distributed.pricing import Decisions, price_decisions
@@ -124,13 +124,13 @@ def count(problem) -> int:
     return math.prod(sizes) * 2 ** sum(s.kind.can_recompute for s in problem.segments)
 
 
-def small_problem(seed: int):
+def small_problem(seed: int, **settings):
     """A problem with at most 600 plans, and the time and bytes of each of them."""
     draw = random.Random(seed)
     shape = draw.choice([(2,), (2,), (4,), (2, 2), (2, 2), (1, 2), (2, 2, 2)])
     training = draw.random() < 0.7
     links = {"bandwidth": tuple(draw.choice([1e6, 1e8]) for _ in shape)}
-    mesh = mesh_of(shape, flops=draw.choice([1e7, 1e9]), **links)
+    mesh = mesh_of(shape, flops=draw.choice([1e7, 1e9]), **links, **settings)
     setting = Setting(mesh, training, training, training)
     program = net(seed % 40)
     for most in (3, 2, 1):

@@ -44,7 +44,9 @@ from chop.distributed.strategies import Strategy
 
 PARTS = 10
 """Number of parts of a cost."""
-ARITHMETIC, TALK, HIDDEN, STEP, HIDDEN_STEP, STATIC, STORED, AGAIN, AGAIN_TALK, MOMENT = range(PARTS)
+ARITHMETIC, TALK, HIDDEN, STEP, HIDDEN_STEP, STATIC, STORED, AGAIN, AGAIN_TALK, MOMENT = range(
+    PARTS
+)
 
 Option = tuple[Strategy, ...]
 """Strategy of a value along each mesh axis."""

@@ -155,7 +155,9 @@ class _MemorySearch:
         have less memory for the sum.
         """
         bound, pair = self._bound(low, high)
-        peaks = [a.moment * (1 - TIE) for a in pair if low < a.moment * (1 - TIE) < high * (1 - TIE)]
+        peaks = [
+            a.moment * (1 - TIE) for a in pair if low < a.moment * (1 - TIE) < high * (1 - TIE)
+        ]
         return bound, low, high, max(peaks, default=(low + high) / 2)
 
     def _bound(self, low: float, high: float) -> tuple[float, list[Assignment]]:
@@ -213,7 +215,9 @@ class _MemorySearch:
         groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         for i, segment in enumerate(segments):
             groups.setdefault((id(segment.kind), key[i]), []).append(i)
-        solutions = [self._solutions(segments[each[0]], outers[each[0]]) for each in groups.values()]
+        solutions = [
+            self._solutions(segments[each[0]], outers[each[0]]) for each in groups.values()
+        ]
         load = self.relaxation.load
         pairs = list(zip(groups.values(), solutions, strict=True))
         tables = [MixGroup(len(each), _columns(found, load)) for each, found in pairs]
@@ -278,7 +282,9 @@ class _MemorySearch:
             for i, (segment, twist) in enumerate(pairs)
             for step in segment_steps(segment, i, lowered[i], twist)
         ]
-        for regret, values in assignments(steps + list(top.steps), MAX_PARTIAL, self.seconds - start):
+        for regret, values in assignments(
+            steps + list(top.steps), MAX_PARTIAL, self.seconds - start
+        ):
             bound = max(bound, min(start + regret, self.seconds))
             if start + regret >= self.seconds or values is None:
                 break
@@ -292,9 +298,7 @@ class _MemorySearch:
         return Assignment(local, np.array(parts), self.relaxation.load)
 
 
-def _corner(
-    points: Sequence[Assignment], target: float
-) -> tuple[Assignment, Assignment, float]:
+def _corner(points: Sequence[Assignment], target: float) -> tuple[Assignment, Assignment, float]:
     """Return the edge of the lower convex hull above `target` bytes, and its time there."""
     dear = [a for a in points if a.bytes > target]
     cheap = [a for a in points if a.bytes <= target]
@@ -306,9 +310,7 @@ def _corner(
     return dear[row], cheap[column], float(corners[row, column])
 
 
-def _columns(
-    found: Sequence[tuple[Mapping[str, int], np.ndarray]], load: Load
-) -> np.ndarray:
+def _columns(found: Sequence[tuple[Mapping[str, int], np.ndarray]], load: Load) -> np.ndarray:
     """Return seconds, bytes and bytes for a moment of each solution."""
     parts = np.array([each for _, each in found])
     return np.stack([load.seconds(parts), load.bytes(parts), parts[:, MOMENT]], axis=1)

@@ -185,9 +185,7 @@ class Relaxation:
     pins: Mapping[str, int]
     _twists: dict[tuple[int, PartWeights], tuple[Twist, ...]] = field(default_factory=dict)
 
-    def at(
-        self, rates: Sequence[float] | float, cap: float = np.inf
-    ) -> tuple[Assignment, float]:
+    def at(self, rates: Sequence[float] | float, cap: float = np.inf) -> tuple[Assignment, float]:
         """Return the best assignment at one price of a byte per segment, and the bound.
 
         `cap`: most bytes for a moment. The bound is of assignments within the cap; the assignment
@@ -253,7 +251,9 @@ class Relaxation:
     ) -> bool:
         """Add a twist to every kind of segment whose bound is not reached; True if one was."""
         is_changed = False
-        places = {(id(s.kind), w): i for i, (s, w) in enumerate(zip(self.segments, weights, strict=True))}
+        places = {
+            (id(s.kind), w): i for i, (s, w) in enumerate(zip(self.segments, weights, strict=True))
+        }
         for key, i in places.items():
             known = self.twists(self.segments[i], weights[i])
             new = self._better(known, twists[i], found.parts[i], weights[i], found.local[i])

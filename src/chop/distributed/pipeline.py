@@ -26,8 +26,8 @@ import numpy as np
 from chop.arguments import an, takes
 from chop.distributed.conversions import shares
 from chop.distributed.domains import Setting
-from chop.distributed.mesh import Mesh
 from chop.distributed.memory_search import Solver
+from chop.distributed.mesh import Mesh
 from chop.distributed.optimum import EXACT_GAP, Assignment, DoesNotFitError, Load, Optimum
 from chop.distributed.plan import RESERVES, Plan, check_divisible, decisions_of_values
 from chop.distributed.pricing import price_decisions

@@ -14,8 +14,8 @@ from chop.arguments import FUNCTION, an, takes
 from chop.distributed.conversions import FIRST_SPLIT, PARTIAL_CODE, Codes
 from chop.distributed.domains import Face, Filter, Setting
 from chop.distributed.layouts import PARTIAL, REPLICATE, Layout, Use, shard
-from chop.distributed.mesh import Mesh
 from chop.distributed.memory_search import Solver
+from chop.distributed.mesh import Mesh
 from chop.distributed.optimum import EXACT_GAP, Assignment, DoesNotFitError, Optimum
 from chop.distributed.pricing import Cost, Decisions, Option, Talk, price_decisions
 from chop.distributed.problem import PlanningProblem, published

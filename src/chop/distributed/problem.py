@@ -235,9 +235,7 @@ class LoweredSegment:
         return *self.kind.decode(self.weights, twist, fixed), twist
 
 
-def _lowered(
-    kind: SegmentKind, weights: PartWeights, twists: tuple[Twist, ...]
-) -> LoweredSegment:
+def _lowered(kind: SegmentKind, weights: PartWeights, twists: tuple[Twist, ...]) -> LoweredSegment:
     rests = [kind.eliminate(weights, twist).rest for twist in twists]
     scope = tuple(name for name in rests[0].scope if name != RECOMPUTE)
     first = (RECOMPUTE, *scope) if kind.can_recompute else scope
