@@ -60,7 +60,8 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """Rows of one (micro-)batch of 4,096 tokens; mesh 8×8, per stage; `limit`: seconds to the plan.
 
-The limit is one of processor time: wall time depends on what else the machine does. 405B on 16×8×8 devices is a pipeline of 16 stages on 8×8 devices each.
+The limit is one of processor time: wall time depends on what else the machine does. 405B on 16×8×8
+devices is a pipeline of 16 stages on 8×8 devices each.
 """
 PEER = {
     "source": "autoparallel, Llama-3-8B on a two-axis mesh, published by its authors",

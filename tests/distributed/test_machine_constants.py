@@ -58,9 +58,9 @@ def test_a_wrong_file_is_explained(tmp_path, change, words):
 
 
 def test_a_file_that_is_not_there_and_other_axes_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"machine: .*nothing.json cannot be read"):
+    with pytest.raises(ConfigError, match=r"machine: .*nothing\.json cannot be read"):
         load_machine(tmp_path / "nothing.json")
     with pytest.raises(ConfigError, match=r"has 2 links \(mesh \[2, 4\]\), and the mesh has 3"):
         CONSTANTS.settings(3)
-    with pytest.raises(ConfigError, match="machine: device 'tpu' is unknown. Known: cpu, cuda"):
+    with pytest.raises(ConfigError, match=r"machine: device 'tpu' is unknown\. Known: cpu, cuda"):
         measure_machine((2,), device="tpu")

@@ -1,9 +1,9 @@
 """Constants of a machine for the cost model, measured on the machine itself.
 
 Arithmetic is the best of several matrix products, memory the best of several copies. A link is
-measured by all-gathers of two sizes in a ring of processes: the cost model says that n processes
-take (n − 1) (α + S / n β) seconds for S bytes, so two sizes determine latency α and bandwidth 1 / β.
-Sizes between them check the fit.
+measured by all-gathers of two sizes in a ring of processes. The cost model says that n processes
+take (n − 1) (α + S / n β) seconds for S bytes, so two sizes determine the latency α and the
+bandwidth 1 / β. Sizes between them check the fit.
 """
 
 from __future__ import annotations

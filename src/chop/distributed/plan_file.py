@@ -109,8 +109,8 @@ def _known(data: Mapping[str, Any], owner: type, where: str) -> dict[str, Any]:
     unknown = [name for name in data if name not in names]
     if unknown:
         raise ConfigError(
-            f"plan: {where} has unknown keys {unknown}. Known: {', '.join(names)}. A newer MASE may "
-            "have written it."
+            f"plan: {where} has unknown keys {unknown}. Known: {', '.join(names)}. A newer MASE "
+            "may have written it."
         )
     return dict(data)
 
