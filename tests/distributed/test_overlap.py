@@ -11,6 +11,7 @@ from chop.distributed.memory_search import Solver
 from chop.distributed.mesh import Mesh
 from chop.distributed.plan import make_plan
 from chop.distributed.pricing import price_decisions
+from chop.distributed.program import program_of
 
 
 @pytest.mark.parametrize("group", first_and_slow(range(60), 2))
@@ -54,6 +55,4 @@ def test_gathers_and_reductions_hide_behind_arithmetic_and_the_plan_knows():
 
 
 def price_decisions_of(plan, graph, mesh):
-    from chop.distributed.program import program_of
-
     return price_decisions(program_of(graph), mesh, plan.decisions, training=True)

@@ -113,7 +113,7 @@ class _MemorySearch:
     relaxation: Relaxation
     memory: float
     share: float
-    known: list[Assignment] = field(default_factory=list)
+    tried: list[Assignment] = field(default_factory=list)
     best: Assignment | None = None
     mixes: set[tuple[tuple[int, ...], ...]] = field(default_factory=set)
     rate: float = TIE_RATE
@@ -130,7 +130,7 @@ class _MemorySearch:
 
     def see(self, trial: Assignment) -> None:
         """Keep an assignment."""
-        self.known.append(trial)
+        self.tried.append(trial)
         if trial.needs <= self.memory and trial.seconds < self.seconds:
             self.best = trial
 
@@ -163,15 +163,16 @@ class _MemorySearch:
     def _bound(self, low: float, high: float) -> tuple[float, list[Assignment]]:
         """Return the bound of an interval, and the assignments at the best price."""
         target = self.memory - low
-        points = [a for a in self.known if a.moment <= high]
-        bound, found = 0.0, []
+        points = [a for a in self.tried if a.moment <= high]
+        bound = 0.0
+        trials: list[Assignment] = []
         for rate in (TIE_RATE, self._steep()):
             is_dear = rate == TIE_RATE
             if any((a.bytes > target) == is_dear for a in points):
                 continue
             trial, cost = self._at(rate, high)
             points.append(trial)
-            bound, found = max(bound, cost - rate * target), [*found, trial]
+            bound, trials = max(bound, cost - rate * target), [*trials, trial]
             if (trial.bytes > target) != is_dear:  # no price is needed, or none is enough
                 return bound, [trial]
         for _ in range(SECANTS):
@@ -196,7 +197,7 @@ class _MemorySearch:
         return trial, cost
 
     def _steep(self) -> float:
-        fast = self.known[0]
+        fast = self.tried[0]
         return STEEP * fast.seconds / max(fast.bytes, 1.0)
 
     # -- mixtures ------------------------------------------------------------------------------
@@ -220,14 +221,14 @@ class _MemorySearch:
         ]
         load = self.relaxation.load
         pairs = list(zip(groups.values(), solutions, strict=True))
-        tables = [MixGroup(len(each), _columns(found, load)) for each, found in pairs]
+        tables = [MixGroup(len(each), _columns(trials, load)) for each, trials in pairs]
         counts = mixed(tables, self.memory)
         if counts is None:
             return
         chosen: dict[int, tuple[dict[str, int], np.ndarray]] = {}
-        for (each, found), number in zip(pairs, counts, strict=True):
-            picks = np.repeat(np.arange(len(found)), number)
-            chosen |= {i: found[pick] for i, pick in zip(each, picks, strict=True)}
+        for (each, trials), number in zip(pairs, counts, strict=True):
+            picks = np.repeat(np.arange(len(trials)), number)
+            chosen |= {i: trials[pick] for i, pick in zip(each, picks, strict=True)}
         ordered = [chosen[i] for i in range(len(segments))]
         local = tuple(values for values, _ in ordered)
         self.see(Assignment(local, np.array([parts for _, parts in ordered]), load, self.rate))
@@ -236,15 +237,16 @@ class _MemorySearch:
         self, segment: Segment, outer: Mapping[str, int]
     ) -> list[tuple[dict[str, int], np.ndarray]]:
         """Return the solutions of a segment at several prices, stored and recomputed."""
-        kind, found = segment.kind, {}
+        kind = segment.kind
+        solutions: dict[bytes, tuple[dict[str, int], np.ndarray]] = {}
         for factor in MIX_RATES:
             weights = self.relaxation.load.weights(self.rate * factor, self.memory)
             for twist in self.relaxation.twists(segment, weights):
                 for again in (0, 1) if kind.can_recompute else (None,):
                     fixed = dict(outer) if again is None else {**outer, RECOMPUTE: again}
                     values, parts = kind.decode(weights, twist, fixed)
-                    found[parts.tobytes()] = values, parts
-        return list(found.values())
+                    solutions[parts.tobytes()] = values, parts
+        return list(solutions.values())
 
     # -- small problems ------------------------------------------------------------------------
 
@@ -259,7 +261,7 @@ class _MemorySearch:
                 if bound < self.seconds * (1 - EPSILON):
                     bound = self._visit(rate, twists, bound)
         if self.best is None:
-            raise DoesNotFitError(min(self.known, key=lambda a: a.needs))
+            raise DoesNotFitError(min(self.tried, key=lambda a: a.needs))
         return Optimum(self.best, min(bound, self.seconds))
 
     def _twists(self, rate: float) -> list[list[Twist]]:
@@ -310,7 +312,7 @@ def _corner(points: Sequence[Assignment], target: float) -> tuple[Assignment, As
     return dear[row], cheap[column], float(corners[row, column])
 
 
-def _columns(found: Sequence[tuple[Mapping[str, int], np.ndarray]], load: Load) -> np.ndarray:
+def _columns(trials: Sequence[tuple[Mapping[str, int], np.ndarray]], load: Load) -> np.ndarray:
     """Return seconds, bytes and bytes for a moment of each solution."""
-    parts = np.array([each for _, each in found])
+    parts = np.array([each for _, each in trials])
     return np.stack([load.seconds(parts), load.bytes(parts), parts[:, MOMENT]], axis=1)

@@ -90,7 +90,7 @@ class Load:
 
     def seconds(self, parts: np.ndarray) -> np.ndarray:
         """Return the seconds of one step in each segment."""
-        return self.micro_batches * self.micro_seconds(parts) + self.once_seconds(parts)
+        return np.asarray(self.micro_batches * self.micro_seconds(parts) + self.once_seconds(parts))
 
     def bytes(self, parts: np.ndarray) -> np.ndarray:
         """Return the bytes of each segment on one device, except those for a moment."""
@@ -193,14 +193,14 @@ class Relaxation:
         """
         each = [rates] * len(self.segments) if isinstance(rates, float) else list(rates)
         weights = [self.load.weights(rate, cap) for rate in each]
-        best, bound = None, -np.inf
+        best: Assignment | None = None
+        bound = -np.inf
         for _ in range(TWIST_ROUNDS):
             lowered = self.lowered(weights)
             top = self.top(lowered)
             trial, twists = self._decoded(lowered, best_assignment(top.steps), max(each))
             bound = max(bound, top.bound)
-            is_less = best is None or trial.seconds < best.seconds
-            if is_less or best.moment > cap >= trial.moment:
+            if best is None or _is_better(trial, best, cap):
                 best = trial
             if not self._refine(weights, trial, twists):
                 break
@@ -236,18 +236,18 @@ class Relaxation:
     def _decoded(
         self, lowered: Sequence[LoweredSegment], values: Mapping[str, int], rate: float
     ) -> tuple[Assignment, list[Twist]]:
-        found = [
+        decoded = [
             inner.decode({n: values[segment.names[n]] for n in inner.table.scope})
             for segment, inner in zip(self.segments, lowered, strict=True)
         ]
-        parts = np.array([each for _, each, _ in found])
-        assignment = Assignment(tuple(local for local, _, _ in found), parts, self.load, rate)
-        return assignment, [twist for _, _, twist in found]
+        parts = np.array([each for _, each, _ in decoded])
+        assignment = Assignment(tuple(local for local, _, _ in decoded), parts, self.load, rate)
+        return assignment, [twist for _, _, twist in decoded]
 
     # -- twists --------------------------------------------------------------------------------
 
     def _refine(
-        self, weights: Sequence[PartWeights], found: Assignment, twists: Sequence[Twist]
+        self, weights: Sequence[PartWeights], assignment: Assignment, twists: Sequence[Twist]
     ) -> bool:
         """Add a twist to every kind of segment whose bound is not reached; True if one was."""
         is_changed = False
@@ -255,16 +255,18 @@ class Relaxation:
             (id(s.kind), w): i for i, (s, w) in enumerate(zip(self.segments, weights, strict=True))
         }
         for key, i in places.items():
-            known = self.twists(self.segments[i], weights[i])
-            new = self._better(known, twists[i], found.parts[i], weights[i], found.local[i])
-            if new is not None and new not in known:
-                self._twists[key] = (*known, new)
+            current = self.twists(self.segments[i], weights[i])
+            new = self._better(
+                current, twists[i], assignment.parts[i], weights[i], assignment.local[i]
+            )
+            if new is not None and new not in current:
+                self._twists[key] = (*current, new)
                 is_changed = True
         return is_changed
 
     def _better(
         self,
-        known: Sequence[Twist],
+        current: Sequence[Twist],
         twist: Twist,
         parts: np.ndarray,
         weights: PartWeights,
@@ -277,7 +279,7 @@ class Relaxation:
         if not self.load.overlaps:
             return None
         arithmetic, hidden = self.load.windows(parts)
-        shares = sorted({0.0, *(t.arithmetic for t in known)})
+        shares = sorted({0.0, *(t.arithmetic for t in current)})
         place = shares.index(twist.arithmetic)
         if abs(arithmetic - hidden) <= EXACT_GAP * max(arithmetic, hidden):
             return None
@@ -285,10 +287,15 @@ class Relaxation:
         if not 0 <= place + step < len(shares):
             return None
         other = shares[place + step]
-        is_tried = any(t.arithmetic == other for t in known)
+        is_tried = any(t.arithmetic == other for t in current)
         share = (other + twist.arithmetic) / 2 if is_tried else other
         is_fine = is_tried and abs(other - twist.arithmetic) < FINEST
         return None if is_fine else Twist(share, twist.moment)
+
+
+def _is_better(trial: Assignment, best: Assignment, cap: float) -> bool:
+    """Return True if `trial` is faster, or within the cap where `best` is not."""
+    return trial.seconds < best.seconds or best.moment > cap >= trial.moment
 
 
 def segment_steps(

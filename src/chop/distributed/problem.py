@@ -128,7 +128,7 @@ class SegmentKind:
 
     @cached_property
     def moments(self) -> np.ndarray:
-        """Return the bytes for a moment that some option needs, sorted."""
+        """Bytes for a moment that some option needs, sorted."""
         return np.unique(np.concatenate([f.costs[MOMENT].ravel() for f in self.factors]))
 
     def eliminate(self, weights: PartWeights, twist: Twist) -> Elimination:
@@ -149,7 +149,7 @@ class SegmentKind:
 
     @cached_property
     def least_again(self) -> CostTable:
-        """Return the fewest bytes for a moment with which the segment can be recomputed."""
+        """Fewest bytes for a moment with which the segment can be recomputed."""
         tables = [
             CostTable(f.scope, np.zeros_like(f.costs[STORED]) if f.is_kept else f.costs[STORED])
             for f in self.factors
