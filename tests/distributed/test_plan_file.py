@@ -32,7 +32,7 @@ def test_a_plan_comes_back_as_it_was_saved(shape):
     loaded = load_plan(document, graph)
     assert loaded.plan.record() == {**plan.record(), "fastest_seconds": plan.cost.step_seconds}
     assert loaded.changed_shapes == {}
-    assert document["version"] == 2 and "talks" not in document["cost"]
+    assert document["version"] == 3 and "talks" not in document["cost"]
 
 
 def test_a_plan_of_the_old_format_still_loads():
@@ -41,6 +41,13 @@ def test_a_plan_of_the_old_format_still_loads():
     for name in ("published", "recomputed", "bound_seconds", "gap"):
         del record[name]
     assert load_plan(record, graph).plan.cost.step_seconds > 0
+
+
+def test_a_plan_of_version_2_still_loads():
+    graph, _ = mlp()
+    plan, document = saved(graph, mesh_of())
+    del document["mesh"]["overlaps"]
+    assert load_plan({**document, "version": 2}, graph).plan.cost == plan.cost
 
 
 def test_other_shapes_are_priced_again_and_reported():
@@ -64,7 +71,13 @@ def test_shapes_that_a_plan_does_not_divide_are_an_error():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 9}, "plan: version 9 is unknown. Known: 1, 2"),
+        ({"version": 9}, "plan: version 9 of the document is unknown. Known: 1 to 3. Update MASE"),
+        ({"version": "3"}, "plan: version '3' of the document is unknown"),
+        ({"mesh": {"shape": [2], "colour": 1}}, r"plan: mesh has unknown keys \['colour'\]"),
+        (
+            {"strategies": {"up": [{"name": "row", "tint": 1}]}},
+            r"plan: strategy of 'up' has unknown keys \['tint'\]. Known: name, operands",
+        ),
         ({"mesh": None}, "plan: no 'mesh' in the document"),
         ({"strategies": {}}, "plan: it is for another model"),
     ],

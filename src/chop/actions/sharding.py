@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ from tabulate import tabulate
 
 from chop.arguments import an, takes
 from chop.distributed.hand_plans import MEGATRON, comparison_records, hand_plans
+from chop.distributed.machine_constants import MachineConstants, load_machine, measure_machine
 from chop.distributed.pipeline import PipelinePlan, make_pipeline
 from chop.distributed.plan import Plan
 from chop.distributed.plan_file import LoadedPlan, load_plan, plan_differences, plan_document
@@ -45,10 +46,32 @@ class ShardArgs(AutoshardingArgs):
         "Also write transformers_plan.json, the best plan that transformers runs by itself: "
         "arguments of its DistributedConfig. The mesh has one axis.",
     ] = False
+    machine: Annotated[
+        Path | None,
+        "Constants of a machine, as --calibrate writes them. Options that differ from their "
+        "defaults win.",
+    ] = None
+    calibrate: Annotated[
+        bool,
+        "Measure the constants of this machine with local processes, write machine.json and plan "
+        "with them.",
+    ] = False
     stages: Annotated[int, "Stages of a pipeline; the mesh is that of one stage."] = 1
     micro_batches: Annotated[
         int, "Micro-batches of a step. With stages, inputs have the rows of one micro-batch."
     ] = 1
+
+
+CONSTANTS = ("flops", "memory_bandwidth", "bandwidth", "latency")
+"""Settings that a machine determines."""
+
+
+def with_machine(args: ShardArgs, machine: MachineConstants) -> ShardArgs:
+    """Return the settings with the constants of a machine, except those that are set."""
+    plain = AutoshardingArgs()
+    measured = machine.settings(len(args.mesh_shape))
+    unset = [name for name in CONSTANTS if getattr(args, name) == getattr(plain, name)]
+    return replace(args, machine=None, calibrate=False, **{n: measured[n] for n in unset})
 
 
 @dataclass(frozen=True)
@@ -63,6 +86,7 @@ class ShardResult:
     saved: LoadedPlan | None = None
     transformers: Mapping[str, Any] | None = None
     transformers_seconds: float = 0.0
+    machine: MachineConstants | None = None
 
     def record(self) -> dict[str, Any]:
         """Return plain data: the cost, one record per value, the verification."""
@@ -73,6 +97,7 @@ class ShardResult:
             "verification": self.verification.record() if self.verification else None,
             "comparison": list(self.comparison),
             "pipeline": self.pipeline.record() if self.pipeline else None,
+            "machine": self.machine.record() if self.machine else None,
         }
 
     def table(self) -> str:
@@ -111,6 +136,10 @@ def shard(graph: MaseGraph, args: ShardArgs, dummy_in: Any = None) -> ShardResul
     ChopError. With `stages` or `micro_batches`, a pipeline is planned, and the graph gets no
     layouts.
     """
+    if args.calibrate or args.machine:
+        machine = measure_machine(args.mesh_shape) if args.calibrate else None
+        constants = machine or load_machine(args.machine or Path())
+        return replace(shard(graph, with_machine(args, constants), dummy_in), machine=machine)
     inputs = bind_inputs(graph, dummy_in, "shard")
     init_metadata_analysis_pass(graph)
     add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})

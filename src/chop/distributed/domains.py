@@ -1,14 +1,22 @@
 """Options of each value on the whole mesh, with their cost.
 
-An option has one strategy per mesh axis. Costs have five parts, in this order:
+An option has one strategy per mesh axis. Costs have these parts, in this order:
 
 | part | unit | meaning |
 |---|---|---|
-| `SECONDS` | s | time per micro-batch |
-| `STEP` | s | time per training step, whatever the number of micro-batches |
+| `ARITHMETIC` | s | arithmetic per micro-batch |
+| `TALK` | s | communication per micro-batch that the next node waits for |
+| `HIDDEN` | s | communication per micro-batch that can overlap with arithmetic |
+| `STEP` | s | communication per training step, whatever the number of micro-batches |
+| `HIDDEN_STEP` | s | communication per training step that can overlap with arithmetic |
 | `STATIC` | bytes | memory for the whole step: parameters, gradients, states, copies |
 | `STORED` | bytes | memory per micro-batch between its forward and its backward |
-| `AGAIN` | s | additional time per micro-batch if the value is recomputed in backward |
+| `AGAIN` | s | additional arithmetic per micro-batch if the value is recomputed in backward |
+| `AGAIN_TALK` | s | additional communication per micro-batch if it is recomputed |
+| `MOMENT` | bytes | memory for a moment: a gathered copy that is freed after its use |
+
+Gathers of parameters and reductions of their gradients can overlap: they do not depend on the
+arithmetic that runs at that time. Whether they do is a property of the mesh (`Mesh.overlaps`).
 """
 
 from __future__ import annotations
@@ -34,9 +42,11 @@ from chop.distributed.mesh import Mesh
 from chop.distributed.program import ProgramValue
 from chop.distributed.strategies import Strategy
 
-SECONDS, STEP, STATIC, STORED, AGAIN = range(5)
-PARTS = 5
+PARTS = 10
 """Number of parts of a cost."""
+ARITHMETIC, TALK, HIDDEN, STEP, HIDDEN_STEP, STATIC, STORED, AGAIN, AGAIN_TALK, MOMENT = range(
+    PARTS
+)
 
 Option = tuple[Strategy, ...]
 """Strategy of a value along each mesh axis."""
@@ -191,7 +201,7 @@ def _node_costs(
             work / mesh.flops, _moved(value, options, mesh, size) / mesh.memory_bandwidth
         )
         times = TRAINING_WORK if setting.training and value.has_gradient else 1
-        costs[SECONDS], costs[AGAIN] = forward * times, forward
+        costs[ARITHMETIC], costs[AGAIN] = forward * times, forward
     if setting.training and not value.is_view:  # training stores every activation
         costs[STORED] = size
     return costs
@@ -233,14 +243,15 @@ def reading_costs(
     copies = np.where(is_copied, tensors.size * shares(after.layouts, mesh), 0.0)
     costs = np.zeros((PARTS, *forward.shape))
     if not source.is_parameter:
-        costs[SECONDS], costs[STORED], costs[AGAIN] = forward + backward, copies, forward
+        costs[TALK], costs[STORED], costs[AGAIN_TALK] = forward + backward, copies, forward
         return costs
     freed = np.zeros(len(forward), dtype=bool) if is_freed is None else is_freed
     split: np.ndarray = np.any(before.gradients > WHOLE_CODE, axis=-1, keepdims=True)
-    costs[SECONDS] = np.where(freed[:, None], 2 * forward, 0.0)
-    costs[SECONDS] += np.where(split, backward, 0.0)  # no whole gradient to add up in
-    costs[STEP] = np.where(freed[:, None], 0.0, forward) + np.where(split, 0.0, backward)
+    costs[HIDDEN] = np.where(freed[:, None], 2 * forward, 0.0)
+    costs[HIDDEN] += np.where(split, backward, 0.0)  # no whole gradient to add up in
+    costs[HIDDEN_STEP] = np.where(freed[:, None], 0.0, forward) + np.where(split, 0.0, backward)
     costs[STATIC] = np.where(freed[:, None], 0.0, copies)
+    costs[MOMENT] = np.where(freed[:, None], copies, 0.0)
     return costs
 
 

@@ -17,8 +17,8 @@ from typing import Any
 from chop.arguments import an, takes
 from chop.distributed.domains import Option, Setting, options_of, structure_of
 from chop.distributed.layouts import REPLICATE, shard, sharded_dim
+from chop.distributed.memory_search import Solver
 from chop.distributed.mesh import Mesh
-from chop.distributed.optimum import Solver
 from chop.distributed.plan import Plan, decisions_of
 from chop.distributed.pricing import price_decisions
 from chop.distributed.problem import PlanningProblem

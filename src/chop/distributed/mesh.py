@@ -37,7 +37,8 @@ class Mesh:
 
     `bandwidth`: bytes per second between neighbours along each axis. `latency`: seconds before the
     first byte of a message, along each axis. One value applies to all axes. `memory`: bytes per
-    device, None for no limit. `flops` and `memory_bandwidth`: per device and second.
+    device, None for no limit. `flops` and `memory_bandwidth`: per device and second. `overlaps`:
+    gathers of parameters and reductions of their gradients run while the device computes.
 
     The defaults have the order of magnitude of a data-centre GPU on a fast link. Replace them by
     those of your machine to get meaningful times.
@@ -49,6 +50,7 @@ class Mesh:
     memory: int | None = None
     flops: float = 5e13
     memory_bandwidth: float = 1.5e12
+    overlaps: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -1,75 +1,139 @@
 """Least time within a memory limit, with a proved lower bound.
 
 Without a limit, elimination finds the optimum. With a limit M, every price `rate` ≥ 0 of a byte
-gives a lower bound: the least time + rate × (bytes − M) over all assignments. The rate of the
-highest bound is found by secants between a fast assignment that does not fit and one that fits.
-
-Three ways then lower the best time: assignments that are priced low in some segments and high in
-the others, and for small problems all assignments by rising regret, until the gap is closed.
+gives a lower bound: the least time + rate × (bytes − M) over all assignments
+(`chop.distributed.memory_search` finds the best prices). Arithmetic and communication that overlap
+take the larger of two sums; every weighting of the two is a lower bound (`Twist`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from chop.distributed.domains import AGAIN, PARTS, SECONDS, STATIC, STEP, STORED
+from chop.distributed.domains import (
+    AGAIN,
+    AGAIN_TALK,
+    ARITHMETIC,
+    HIDDEN,
+    HIDDEN_STEP,
+    MOMENT,
+    STATIC,
+    STEP,
+    STORED,
+    TALK,
+)
 from chop.distributed.elimination import (
     CostTable,
     Elimination,
     EliminationStep,
-    assignments,
     best_assignment,
     eliminate,
 )
-from chop.distributed.problem import RECOMPUTE, PartWeights, PlanningProblem, Segment
+from chop.distributed.problem import (
+    RECOMPUTE,
+    LoweredSegment,
+    PartWeights,
+    PlanningProblem,
+    Segment,
+    Twist,
+)
 
 TIE_RATE = 1e-18
 """Seconds per byte that break ties: of two equally fast plans, the smaller one is chosen."""
-SECANTS = 24
-"""Most prices of memory that are tried; each step removes a corner of a convex hull."""
-SMALL_PROBLEM = 150
-"""Most variables of a problem whose assignments are enumerated."""
-MAX_PARTIAL = 20_000
-"""Most partial assignments that the enumeration visits."""
+TIE = 1e-8
+"""Relative price that breaks ties: less memory for a moment, less hidden communication."""
 EXACT_GAP = 1e-6
 """Relative gap below which an optimum is called exact."""
+TWIST_ROUNDS = 8
+"""Most times that the twists of the segments are refined for one bound."""
+MOMENT_PRICES = (TIE, 1 / 16, 1 / 4, 1.0, 8.0, 1e3)
+"""Prices of memory for a moment, relative to that of memory for the whole step."""
+FINEST = 1 / 64
+"""Smallest difference of two shares of arithmetic in a twist."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """Micro-batches per step and in flight; the latter store their activations together."""
+    """Micro-batches per step and in flight; the latter store their activations together.
+
+    `overlaps`: gathers of parameters and reductions of gradients overlap with arithmetic.
+    """
 
     micro_batches: int = 1
     in_flight: int = 1
+    overlaps: bool = False
 
-    def weights(self, rate: float) -> PartWeights:
+    def weights(self, rate: float, cap: float = np.inf) -> PartWeights:
         """Return the weights of the objective at `rate` seconds per byte."""
-        return PartWeights(rate, self.micro_batches, self.in_flight)
+        return PartWeights(rate, self.micro_batches, self.in_flight, cap, self.overlaps)
 
-    def seconds(self, parts: np.ndarray) -> float:
-        """Return the seconds of one step; `AGAIN` holds only what is recomputed."""
-        return float(self.micro_batches * (parts[SECONDS] + parts[AGAIN]) + parts[STEP])
+    def micro_seconds(self, parts: np.ndarray) -> np.ndarray:
+        """Return the seconds of one micro-batch in each segment."""
+        arithmetic, hidden = parts[..., ARITHMETIC] + parts[..., AGAIN], parts[..., HIDDEN]
+        work = np.maximum(arithmetic, hidden) if self.overlaps else arithmetic + hidden
+        return np.asarray(work + parts[..., TALK] + parts[..., AGAIN_TALK])
 
-    def bytes(self, parts: np.ndarray) -> float:
-        """Return the bytes of one device."""
-        return float(parts[STATIC] + self.in_flight * parts[STORED])
+    def once_seconds(self, parts: np.ndarray) -> np.ndarray:
+        """Return the seconds of a step that do not depend on the number of micro-batches.
+
+        Communication once per step overlaps with the arithmetic of one micro-batch.
+        """
+        more = parts[..., HIDDEN_STEP]
+        if self.overlaps:
+            arithmetic, hidden = parts[..., ARITHMETIC] + parts[..., AGAIN], parts[..., HIDDEN]
+            more = np.maximum(arithmetic, hidden + more) - np.maximum(arithmetic, hidden)
+        return np.asarray(parts[..., STEP] + more)
+
+    def seconds(self, parts: np.ndarray) -> np.ndarray:
+        """Return the seconds of one step in each segment."""
+        return np.asarray(self.micro_batches * self.micro_seconds(parts) + self.once_seconds(parts))
+
+    def bytes(self, parts: np.ndarray) -> np.ndarray:
+        """Return the bytes of each segment on one device, except those for a moment."""
+        return np.asarray(parts[..., STATIC] + self.in_flight * parts[..., STORED])
+
+    def windows(self, parts: np.ndarray) -> tuple[float, float]:
+        """Return arithmetic and hidden communication of one step in one segment."""
+        count = self.micro_batches
+        arithmetic = count * (parts[ARITHMETIC] + parts[AGAIN])
+        return float(arithmetic), float(count * parts[HIDDEN] + parts[HIDDEN_STEP])
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Option of every variable of each segment by local name, and the cost by part.
+    """Option of every variable of each segment by local name, and the cost by segment and part.
 
     `rate`: the highest price of a byte at which it was found.
     """
 
     local: tuple[Mapping[str, int], ...]
     parts: np.ndarray
-    seconds: float
-    bytes: float
-    rate: float
+    load: Load
+    rate: float = 0.0
+
+    @cached_property
+    def seconds(self) -> float:
+        """Time of one step."""
+        return float(self.load.seconds(self.parts).sum())
+
+    @cached_property
+    def bytes(self) -> float:
+        """Bytes of one device, except those for a moment."""
+        return float(self.load.bytes(self.parts).sum())
+
+    @cached_property
+    def moment(self) -> float:
+        """Bytes for a moment: the largest gathered copy or recomputed segment."""
+        return float(self.parts[:, MOMENT].max(initial=0.0))
+
+    @property
+    def needs(self) -> float:
+        """All bytes of one device."""
+        return self.bytes + self.moment
 
     @property
     def recomputed(self) -> list[int]:
@@ -105,79 +169,63 @@ class DoesNotFitError(Exception):
     """No assignment fits; `least` has the fewest bytes."""
 
     def __init__(self, least: Assignment) -> None:
-        super().__init__(f"needs {least.bytes} bytes")
+        super().__init__(f"needs {least.needs} bytes")
         self.least = least
 
 
-class Solver:
-    """Optimum over consecutive segments of a problem.
+@dataclass
+class Relaxation:
+    """Optimum of consecutive segments at a price of a byte, without a limit.
 
     `pins`: options of variables between segments that are decided already.
     """
 
-    def __init__(
-        self,
-        problem: PlanningProblem,
-        segments: Sequence[Segment] | None = None,
-        load: Load | None = None,
-        pins: Mapping[str, int] | None = None,
-    ) -> None:
-        self.segments = list(problem.segments if segments is None else segments)
-        self.load = load or Load()
-        self.pins = pins or {}
+    segments: list[Segment]
+    load: Load
+    pins: Mapping[str, int]
+    _twists: dict[tuple[int, PartWeights], tuple[Twist, ...]] = field(default_factory=dict)
 
-    def solve(self, memory: float | None = None) -> Optimum:
-        """Return the optimum within `memory` bytes; raise `DoesNotFitError` if there is none."""
-        fast, bound = self.at([TIE_RATE] * len(self.segments))
-        if memory is None or fast.bytes <= memory:
-            return Optimum(fast, min(bound, fast.seconds))
-        return self._within(memory, fast, bound)
+    def at(self, rates: Sequence[float] | float, cap: float = np.inf) -> tuple[Assignment, float]:
+        """Return the best assignment at one price of a byte per segment, and the bound.
 
-    def solve_on(self, rates: Sequence[float], memory: float) -> Optimum:
-        """Return the best assignment within `memory` among those at rising `rates` and mixtures.
-
-        Solvers that use the same rates share the eliminations of their segments.
+        `cap`: most bytes for a moment. The bound is of assignments within the cap; the assignment
+        itself may exceed it.
         """
-        count = len(self.segments)
-        trials = [(rate, *self.at([rate] * count)) for rate in (TIE_RATE, *rates)]
-        bound = max(cost - rate * memory for rate, _, cost in trials)
-        fitting = [a for _, a, _ in trials if a.bytes <= memory]
-        if not fitting:
-            raise DoesNotFitError(trials[-1][1])
-        best = min(fitting, key=lambda a: a.seconds)
-        larger = [rate for rate, a, _ in trials if a.bytes > memory and rate < best.rate]
-        if larger:
-            mixtures = self._mixtures(max(larger), best.rate, memory, directions=1)
-            best = min([best, *mixtures], key=lambda a: a.seconds)
-        return Optimum(best, min(bound, best.seconds))
+        each = [rates] * len(self.segments) if isinstance(rates, float) else list(rates)
+        weights = [self.load.weights(rate, cap) for rate in each]
+        best: Assignment | None = None
+        bound = -np.inf
+        for _ in range(TWIST_ROUNDS):
+            lowered = self.lowered(weights)
+            top = self.top(lowered)
+            trial, twists = self._decoded(lowered, best_assignment(top.steps), max(each))
+            bound = max(bound, top.bound)
+            if best is None or _is_better(trial, best, cap):
+                best = trial
+            if not self._refine(weights, trial, twists):
+                break
+        assert best is not None, "no round ran"
+        return best, bound
 
-    def at(self, rates: Sequence[float]) -> tuple[Assignment, float]:
-        """Return the best assignment at one price of a byte per segment, and the bound."""
-        kinds = self._eliminated(rates)
-        top = self._top(kinds)
-        values = best_assignment(top.steps)
-        local = []
-        total = np.zeros(PARTS)
-        for i, (segment, rate) in enumerate(zip(self.segments, rates, strict=True)):
-            outer = {n: values[_global(segment, i, n)] for n in kinds[i].rest.scope}
-            inner, parts = segment.kind.decode(self.load.weights(rate), outer)
-            local.append(inner)
-            total += parts
-        return self._assignment(local, total, max(rates)), top.bound
+    def lowered(self, weights: Sequence[PartWeights]) -> list[LoweredSegment]:
+        """Return the bound of every segment by its outer variables."""
+        pairs = zip(self.segments, weights, strict=True)
+        return [s.kind.lowered(w, self.twists(s, w)) for s, w in pairs]
 
-    def _eliminated(self, rates: Sequence[float]) -> list[Elimination]:
-        pairs = zip(self.segments, rates, strict=True)
-        return [segment.kind.eliminate(self.load.weights(rate)) for segment, rate in pairs]
+    def twists(self, segment: Segment, weights: PartWeights) -> tuple[Twist, ...]:
+        """Return the twists of a segment so far."""
+        moment = TIE * weights.rate if np.isfinite(weights.cap) else 0.0
+        return self._twists.get((id(segment.kind), weights), (Twist(1 - TIE, moment),))
 
-    def _top(self, kinds: Sequence[Elimination]) -> Elimination:
+    def top(self, lowered: Sequence[LoweredSegment]) -> Elimination:
         """Eliminate the variables between segments, in the order of their last segment."""
         tables: list[CostTable] = []
         last: dict[str, int] = {}
         sizes: dict[str, int] = {}
-        for i, (segment, inner) in enumerate(zip(self.segments, kinds, strict=True)):
-            scope = tuple(_global(segment, i, name) for name in inner.rest.scope)
-            tables.append(CostTable(scope, inner.rest.costs))
-            sizes.update(zip(scope, inner.rest.costs.shape, strict=True))
+        for i, (segment, inner) in enumerate(zip(self.segments, lowered, strict=True)):
+            scope = tuple(segment.names[name] for name in inner.table.scope)
+            tables.append(CostTable(scope, inner.table.costs))
+            sizes.update(zip(scope, inner.table.costs.shape, strict=True))
             last.update(dict.fromkeys(scope, i))
         for name in self.pins.keys() & last.keys():
             costs = np.full(sizes[name], np.inf)
@@ -185,105 +233,116 @@ class Solver:
             tables.append(CostTable((name,), costs))
         return eliminate(tables, sorted(last, key=lambda name: last[name]))
 
-    def _assignment(
-        self, local: Sequence[Mapping[str, int]], total: np.ndarray, rate: float
-    ) -> Assignment:
-        load = self.load
-        return Assignment(tuple(local), total, load.seconds(total), load.bytes(total), rate)
-
-    def _decoded(self, values: Mapping[str, int], rate: float) -> Assignment:
-        """Return an assignment from the values of all variables."""
-        local = [_local(segment, i, values) for i, segment in enumerate(self.segments)]
-        parts = [s.kind.parts(v) for s, v in zip(self.segments, local, strict=True)]
-        return self._assignment(local, np.sum(parts, axis=0), rate)
-
-    def _within(self, memory: float, fast: Assignment, bound: float) -> Optimum:
-        dear, cheap = self._bracket(memory, fast)
-        best = cheap
-        for _ in range(SECANTS):
-            rate = (cheap.seconds - dear.seconds) / (dear.bytes - cheap.bytes)
-            middle, cost = self.at([rate] * len(self.segments))
-            bound = max(bound, cost - rate * memory)
-            corner = dear.seconds + rate * dear.bytes
-            if cost >= corner * (1 - 1e-12):  # the line through both is on the convex hull
-                break
-            if middle.bytes <= memory:
-                cheap = middle
-                best = min(best, middle, key=lambda a: a.seconds)
-            else:
-                dear = middle
-        for trial in self._mixtures(dear.rate, cheap.rate, memory):
-            best = min(best, trial, key=lambda a: a.seconds)
-        return self._enumerated(best, bound, rate, memory)
-
-    def _bracket(self, memory: float, fast: Assignment) -> tuple[Assignment, Assignment]:
-        """Return `fast`, which does not fit, and an assignment that fits."""
-        least, _ = self.at([1e6 * fast.seconds / fast.bytes] * len(self.segments))
-        if least.bytes > memory:
-            raise DoesNotFitError(least)
-        return fast, least
-
-    def _mixtures(
-        self, low: float, high: float, memory: float, directions: int = 2
-    ) -> Iterator[Assignment]:
-        """Yield assignments that fit: the low price in as many segments as possible."""
-        count = len(self.segments)
-        orders: list[Callable[[int], list[float]]] = [
-            lambda k: [high] * k + [low] * (count - k),
-            lambda k: [low] * (count - k) + [high] * k,
+    def _decoded(
+        self, lowered: Sequence[LoweredSegment], values: Mapping[str, int], rate: float
+    ) -> tuple[Assignment, list[Twist]]:
+        decoded = [
+            inner.decode({n: values[segment.names[n]] for n in inner.table.scope})
+            for segment, inner in zip(self.segments, lowered, strict=True)
         ]
-        for rates in orders[:directions]:
-            fits, fails = count, 0
-            while fits - fails > 1:
-                k = (fits + fails) // 2
-                trial, _ = self.at(rates(k))
-                if trial.bytes <= memory:
-                    fits = k
-                    yield trial
-                else:
-                    fails = k
+        parts = np.array([each for _, each, _ in decoded])
+        assignment = Assignment(tuple(local for local, _, _ in decoded), parts, self.load, rate)
+        return assignment, [twist for _, _, twist in decoded]
 
-    def _enumerated(self, best: Assignment, bound: float, rate: float, memory: float) -> Optimum:
-        """Close the gap of a small problem: visit assignments until none can be better."""
-        steps = self._all_steps(rate)
-        if len(steps) > SMALL_PROBLEM:
-            return Optimum(best, min(bound, best.seconds))
-        start = self.at([rate] * len(self.segments))[1] - rate * memory
-        for regret, values in assignments(steps, MAX_PARTIAL, best.seconds - start):
-            bound = max(bound, min(start + regret, best.seconds))
-            if start + regret >= best.seconds or values is None:
-                break
-            trial = self._decoded(values, rate)
-            if trial.bytes <= memory and trial.seconds < best.seconds:
-                best = trial
-        return Optimum(best, min(bound, best.seconds))
+    # -- twists --------------------------------------------------------------------------------
 
-    def _all_steps(self, rate: float) -> list[EliminationStep]:
-        """Return the steps of all segments and of the variables between them."""
-        kinds = self._eliminated([rate] * len(self.segments))
-        steps = []
-        for i, (segment, inner) in enumerate(zip(self.segments, kinds, strict=True)):
-            steps += [_renamed(step, segment, i) for step in inner.steps]
-        return steps + list(self._top(kinds).steps)
+    def _refine(
+        self, weights: Sequence[PartWeights], assignment: Assignment, twists: Sequence[Twist]
+    ) -> bool:
+        """Add a twist to every kind of segment whose bound is not reached; True if one was."""
+        is_changed = False
+        places = {
+            (id(s.kind), w): i for i, (s, w) in enumerate(zip(self.segments, weights, strict=True))
+        }
+        for key, i in places.items():
+            current = self.twists(self.segments[i], weights[i])
+            new = self._better(
+                current, twists[i], assignment.parts[i], weights[i], assignment.local[i]
+            )
+            if new is not None and new not in current:
+                self._twists[key] = (*current, new)
+                is_changed = True
+        return is_changed
+
+    def _better(
+        self,
+        current: Sequence[Twist],
+        twist: Twist,
+        parts: np.ndarray,
+        weights: PartWeights,
+        values: Mapping[str, int],
+    ) -> Twist | None:
+        """Return a twist with a higher bound for an assignment, or None."""
+        if values.get(RECOMPUTE) and parts[MOMENT] > weights.cap:
+            prices = [weights.rate * price for price in MOMENT_PRICES]
+            return next((Twist(twist.arithmetic, p) for p in prices if p > twist.moment), None)
+        if not self.load.overlaps:
+            return None
+        arithmetic, hidden = self.load.windows(parts)
+        shares = sorted({0.0, *(t.arithmetic for t in current)})
+        place = shares.index(twist.arithmetic)
+        if abs(arithmetic - hidden) <= EXACT_GAP * max(arithmetic, hidden):
+            return None
+        step = 1 if arithmetic > hidden else -1
+        if not 0 <= place + step < len(shares):
+            return None
+        other = shares[place + step]
+        is_tried = any(t.arithmetic == other for t in current)
+        share = (other + twist.arithmetic) / 2 if is_tried else other
+        is_fine = is_tried and abs(other - twist.arithmetic) < FINEST
+        return None if is_fine else Twist(share, twist.moment)
 
 
-def _global(segment: Segment, index: int, name: str) -> str:
+def _is_better(trial: Assignment, best: Assignment, cap: float) -> bool:
+    """Return True if `trial` is faster, or within the cap where `best` is not."""
+    return trial.seconds < best.seconds or best.moment > cap >= trial.moment
+
+
+def segment_steps(
+    segment: Segment, index: int, lowered: LoweredSegment, twist: Twist
+) -> list[EliminationStep]:
+    """Return the steps that eliminate one segment by one twist, with names of the problem."""
+    inner = lowered.kind.eliminate(lowered.weights, twist)
+    steps = [_renamed(step, segment, index) for step in inner.steps]
+    if lowered.kind.can_recompute:
+        rest = _named(inner.rest, segment, index)
+        axis = inner.rest.scope.index(RECOMPUTE)
+        scope = tuple(n for i, n in enumerate(rest.scope) if i != axis)
+        least = CostTable(scope, rest.costs.min(axis=axis))
+        steps.append(EliminationStep(rest.scope[axis], (rest,), (least,)))
+    return steps
+
+
+def global_name(segment: Segment, index: int, name: str) -> str:
     """Return the variable of the problem for a local name of segment `index`."""
     return f"{RECOMPUTE} {index}" if name == RECOMPUTE else segment.names[name]
 
 
-def _local(segment: Segment, index: int, values: Mapping[str, int]) -> dict[str, int]:
+def local_values(segment: Segment, index: int, values: Mapping[str, int]) -> dict[str, int]:
     """Return the values of a segment's variables by local name."""
-    pairs = ((local, _global(segment, index, local)) for local in (RECOMPUTE, *segment.names))
+    pairs = ((local, global_name(segment, index, local)) for local in (RECOMPUTE, *segment.names))
     return {local: values[name] for local, name in pairs if name in values}
 
 
-def _renamed(step: EliminationStep, segment: Segment, index: int) -> EliminationStep:
-    def rename(table: CostTable) -> CostTable:
-        return CostTable(tuple(_global(segment, index, n) for n in table.scope), table.costs)
+def _named(table: CostTable, segment: Segment, index: int) -> CostTable:
+    return CostTable(tuple(global_name(segment, index, n) for n in table.scope), table.costs)
 
+
+def _renamed(step: EliminationStep, segment: Segment, index: int) -> EliminationStep:
     return EliminationStep(
-        _global(segment, index, step.variable),
-        tuple(rename(t) for t in step.tables),
-        tuple(rename(m) for m in step.messages),
+        global_name(segment, index, step.variable),
+        tuple(_named(t, segment, index) for t in step.tables),
+        tuple(_named(m, segment, index) for m in step.messages),
     )
+
+
+def relaxation_of(
+    problem: PlanningProblem,
+    segments: Sequence[Segment] | None = None,
+    load: Load | None = None,
+    pins: Mapping[str, int] | None = None,
+) -> Relaxation:
+    """Return the relaxation of a problem, or of some of its segments."""
+    overlaps = problem.setting.mesh.overlaps
+    each = list(problem.segments if segments is None else segments)
+    return Relaxation(each, load or Load(overlaps=overlaps), pins or {})

@@ -25,9 +25,10 @@ import numpy as np
 
 from chop.arguments import an, takes
 from chop.distributed.conversions import shares
-from chop.distributed.domains import AGAIN, SECONDS, STEP, Setting
+from chop.distributed.domains import Setting
+from chop.distributed.memory_search import Solver
 from chop.distributed.mesh import Mesh
-from chop.distributed.optimum import EXACT_GAP, Assignment, DoesNotFitError, Load, Optimum, Solver
+from chop.distributed.optimum import EXACT_GAP, Assignment, DoesNotFitError, Load, Optimum
 from chop.distributed.plan import RESERVES, Plan, check_divisible, decisions_of_values
 from chop.distributed.pricing import price_decisions
 from chop.distributed.problem import PlanningProblem
@@ -40,6 +41,8 @@ MAX_CUTS = 80
 
 RATES = (*(0.06 * 1.8**k for k in range(7)), 1e6)
 """Prices of memory, relative to the time of the first stage over its bytes; the last is for fit."""
+GOAL = 4e-3
+"""Relative gap at which a stage is solved well enough."""
 HOPELESS = 1.25
 """Time of a stage, relative to a whole known pipeline, from which longer stages are not tried."""
 
@@ -132,7 +135,7 @@ def plan_pipeline(
         needed = max(stage.memory_bytes for stage in trial_plan.stages)
         if mesh.memory is None or needed <= mesh.memory:
             return trial_plan
-        aside = max(aside + 1, trial_plan.plan.cost.transient_bytes)
+        aside = max(aside + 1, needed - mesh.memory)
     raise ConfigError(
         f"mesh memory {mesh.memory} bytes: a stage of the pipeline needs {needed} bytes. Give more "
         "memory, more stages, more devices or a smaller batch."
@@ -224,21 +227,37 @@ class _Cutter:
         return self._costs[key]
 
     def _solved(self, start: int, end: int, in_flight: int) -> _Cost | None:
-        load = Load(self.micro_batches, in_flight)
-        segments = self.segments[start:end]
-        solver = Solver(self.problem, segments, load, self.pins(start, end))
         try:
-            optimum = self._optimum(solver)
+            optimum = self._optimum(self._solver(start, end, in_flight))
         except DoesNotFitError:
             return None
-        parts = optimum.best.parts
-        seconds = float(parts[SECONDS] + parts[AGAIN]) + self._sending(start)
-        return _Cost(optimum, seconds, float(parts[STEP]))
+        return self._cost_of(start, optimum)
+
+    def refined(self, start: int, end: int, in_flight: int) -> _Cost:
+        """Return the optimum of a stage that fits, at prices of memory of its own."""
+        cost = self.cost(start, end, in_flight)
+        assert cost is not None, "a stage was chosen but does not fit"
+        if self.memory is None or cost.optimum.gap <= GOAL:
+            return cost
+        optimum = self._solver(start, end, in_flight).solve(self.memory)
+        best = min(cost.optimum.best, optimum.best, key=lambda a: a.seconds)
+        bound = max(cost.optimum.bound, optimum.bound)
+        return self._cost_of(start, Optimum(best, min(bound, best.seconds)))
+
+    def _solver(self, start: int, end: int, in_flight: int) -> Solver:
+        overlaps = self.problem.setting.mesh.overlaps
+        load = Load(self.micro_batches, in_flight, overlaps)
+        return Solver(self.problem, self.segments[start:end], load, self.pins(start, end), GOAL)
+
+    def _cost_of(self, start: int, optimum: Optimum) -> _Cost:
+        load, parts = optimum.best.load, optimum.best.parts
+        seconds = float(load.micro_seconds(parts).sum()) + self._sending(start)
+        return _Cost(optimum, seconds, float(load.once_seconds(parts).sum()))
 
     def _optimum(self, solver: Solver) -> Optimum:
         """Return the optimum of a stage; all stages try the same prices of memory."""
         fast = solver.solve()
-        if self.memory is None or fast.best.bytes <= self.memory:
+        if self.memory is None or fast.best.needs <= self.memory:
             return fast
         self._scale = self._scale or fast.best.seconds / fast.best.bytes
         return solver.solve_on([self._scale * rate for rate in RATES], self.memory)
@@ -351,14 +370,14 @@ class _Cutter:
         recomputed: list[int] = []
         costs = []
         for stage, (start, end) in enumerate(itertools.pairwise(cuts)):
-            cost = self.cost(start, end, self.in_flight(stage))
-            assert cost is not None, f"stage {stage} was chosen but does not fit"
+            cost = self.refined(start, end, self.in_flight(stage))
             best: Assignment = cost.optimum.best
             values |= self._values(start, end, best)
             recomputed += [start + i for i in best.recomputed]
             costs.append(cost)
         plan = self._plan(values, recomputed, costs)
-        spare = plan.cost.transient_bytes
+        is_training = self.problem.setting.training
+        spare = 0 if is_training else plan.cost.transient_bytes
         stages = [
             self._stage(number, (cuts[number], cuts[number + 1]), cost, spare)
             for number, cost in enumerate(costs)
@@ -393,7 +412,7 @@ class _Cutter:
             values=len(names),
             seconds=cost.seconds,
             step_seconds=cost.once,
-            memory_bytes=round(cost.optimum.best.bytes) + spare,
+            memory_bytes=round(cost.optimum.best.needs) + spare,
             in_flight=self.in_flight(number),
             gap=cost.optimum.gap,
         )

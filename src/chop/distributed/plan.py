@@ -14,8 +14,9 @@ from chop.arguments import FUNCTION, an, takes
 from chop.distributed.conversions import FIRST_SPLIT, PARTIAL_CODE, Codes
 from chop.distributed.domains import Face, Filter, Setting
 from chop.distributed.layouts import PARTIAL, REPLICATE, Layout, Use, shard
+from chop.distributed.memory_search import Solver
 from chop.distributed.mesh import Mesh
-from chop.distributed.optimum import EXACT_GAP, Assignment, DoesNotFitError, Optimum, Solver
+from chop.distributed.optimum import EXACT_GAP, Assignment, DoesNotFitError, Optimum
 from chop.distributed.pricing import Cost, Decisions, Option, Talk, price_decisions
 from chop.distributed.problem import PlanningProblem, published
 from chop.distributed.program import Program, ProgramValue, program_of
@@ -138,8 +139,8 @@ def plan_program(
 def _within(problems: Sequence[PlanningProblem], memory: int) -> tuple[Decisions, Cost, Optimum]:
     """Return the best plan within `memory` of the first problem that has one, with the bound.
 
-    The solver knows only sums of bytes. What is alive for a moment is set aside from the memory of
-    the next attempt. The bound is that of the first attempt, which sets nothing aside.
+    The solver does not know the activations that inference has alive at once. They are set aside
+    from the memory of the next attempt. The bound is that of the first attempt.
     """
     bound: float | None = None
     for problem in problems:
@@ -157,8 +158,8 @@ def _within(problems: Sequence[PlanningProblem], memory: int) -> tuple[Decisions
             cost = price_decisions(problem.program, mesh, decisions, training=training)
             if cost.memory_bytes <= memory:
                 return decisions, cost, Optimum(optimum.best, bound)
-            aside = max(aside + 1, cost.transient_bytes)
-    least, _ = Solver(problems[0]).at([1.0] * len(problems[0].segments))
+            aside = max(aside + 1, round(cost.memory_bytes - optimum.best.needs))
+    least, _ = Solver(problems[0]).at(1.0)
     raise _too_small(problems[0], least, memory)
 
 

@@ -7,7 +7,7 @@ the plan decides. Loading always prices the plan again for the graph that it is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from chop.arguments import an, takes
@@ -21,8 +21,15 @@ from chop.distributed.strategies import Strategy
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 
-VERSION = 2
-"""Version of the document. Version 1 is `Plan.record()` without a version, shapes or published."""
+VERSION = 3
+"""Version of the document.
+
+| version | adds |
+|---|---|
+| 1 | `Plan.record()` alone |
+| 2 | version, shapes, published, recomputed |
+| 3 | `cuts` of a strategy, `overlaps` of the mesh |
+"""
 SAME_COST = 1e-9
 """Relative difference up to which two costs are equal."""
 
@@ -61,12 +68,15 @@ def load_plan(document: Mapping[str, Any], graph: MaseGraph) -> LoadedPlan:
     The bound of the document is valid only for its shapes and its cost: otherwise it is dropped.
     """
     version = document.get("version", 1)
-    if version not in (1, VERSION):
-        raise ConfigError(f"plan: version {version!r} is unknown. Known: 1, {VERSION}.")
+    if version not in range(1, VERSION + 1):
+        raise ConfigError(
+            f"plan: version {version!r} of the document is unknown. Known: 1 to {VERSION}. Update "
+            "MASE to read a plan of a newer version, or plan again."
+        )
     program = program_of(graph)
     settings: dict[str, Any] = dict(_part(document, "mesh"))
     settings |= {n: tuple(v) for n, v in settings.items() if isinstance(v, list)}
-    mesh = Mesh(**settings)
+    mesh = Mesh(**_known(settings, Mesh, "mesh"))
     training = bool(document.get("training", True))
     decisions = _decisions(document)
     _check(program, Setting(mesh, training, shards_states=True), decisions)
@@ -93,9 +103,21 @@ def _part(document: Mapping[str, Any], name: str) -> Any:
     return document[name].items()
 
 
+def _known(data: Mapping[str, Any], owner: type, where: str) -> dict[str, Any]:
+    """Return `data` if `owner` has all of its fields; raise a ConfigError for others."""
+    names = [field.name for field in fields(owner)]
+    unknown = [name for name in data if name not in names]
+    if unknown:
+        raise ConfigError(
+            f"plan: {where} has unknown keys {unknown}. Known: {', '.join(names)}. A newer MASE "
+            "may have written it."
+        )
+    return dict(data)
+
+
 def _decisions(document: Mapping[str, Any]) -> Decisions:
     options = {
-        name: tuple(Strategy(**strategy) for strategy in each)
+        name: tuple(Strategy(**_known(s, Strategy, f"strategy of '{name}'")) for s in each)
         for name, each in _part(document, "strategies")
     }
     shared = {

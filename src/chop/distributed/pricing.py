@@ -17,6 +17,7 @@ from chop.distributed.cost import TRAINING_COPIES, TRAINING_WORK, compute_second
 from chop.distributed.layouts import REPLICATE, Layout, Use, gradient_of, sharded_dim
 from chop.distributed.mesh import Mesh
 from chop.distributed.program import Program, ProgramValue
+from chop.distributed.segments import segments_of
 from chop.distributed.strategies import Strategy
 
 Option = tuple[Strategy, ...]
@@ -25,13 +26,17 @@ Uses = tuple[Use, ...]
 
 @dataclass(frozen=True)
 class Talk:
-    """One collective of a step, with its value and mesh axis; `sent`: bytes per device."""
+    """One collective of a step, with its value and mesh axis; `sent`: bytes per device.
+
+    `can_overlap`: it gathers a parameter or reduces its gradient, so no arithmetic waits for it.
+    """
 
     value: str
     axis: int
     collective: str
     seconds: float
     sent: float = 0.0
+    can_overlap: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Cost:
 
     `memory_bytes` is the sum of parameters, gradients and optimizer state (`state_bytes`), stored
     activations and gathered copies (`activation_bytes`), and what is alive for a moment only
-    (`transient_bytes`).
+    (`transient_bytes`). `hidden_seconds`: communication that overlaps with arithmetic.
     """
 
     compute_seconds: float
@@ -50,6 +55,7 @@ class Cost:
     state_bytes: int = 0
     activation_bytes: int = 0
     transient_bytes: int = 0
+    hidden_seconds: float = 0.0
 
     @property
     def communication_seconds(self) -> float:
@@ -68,12 +74,13 @@ class Cost:
 
     @property
     def step_seconds(self) -> float:
-        """Time of arithmetic plus communication; they do not overlap."""
-        return self.compute_seconds + self.communication_seconds
+        """Time of arithmetic plus communication, less what overlaps."""
+        return self.compute_seconds + self.communication_seconds - self.hidden_seconds
 
     def record(self) -> dict[str, Any]:
         """Return plain data: the sums, and every collective."""
-        names = ["step_seconds", "compute_seconds", "communication_seconds", "sent_bytes"]
+        names = ["step_seconds", "compute_seconds", "communication_seconds", "hidden_seconds"]
+        names += ["sent_bytes"]
         names += ["parameter_bytes", "state_bytes", "activation_bytes", "transient_bytes"]
         names += ["memory_bytes", "collectives"]
         sums = {name: getattr(self, name) for name in names}
@@ -115,8 +122,11 @@ class _Pricer:
         self.readers = program.readers()
         groups = [frozenset(names) for names in decisions.recomputed]
         self.segment = {name: group for group in groups for name in group}
+        segments = segments_of(program)
+        self.window = {v.name: i for i, segment in enumerate(segments) for v in segment}
         self.talks: list[Talk] = []
-        self.compute = 0.0
+        self.compute = [0.0] * len(segments)
+        self.hidden = [0.0] * len(segments)
         self.parameters = self.states = self.activations = 0.0
         self.gathered = 0.0
         self.dropped: Counter[int] = Counter()
@@ -128,14 +138,19 @@ class _Pricer:
         transient += 0 if self.training else self._peak()
         total = self.parameters + self.states + self.activations + transient
         return Cost(
-            compute_seconds=self.compute,
+            compute_seconds=sum(self.compute),
             parameter_bytes=round(self.parameters),
             memory_bytes=round(total),
             talks=tuple(self.talks),
             state_bytes=round(self.states),
             activation_bytes=round(self.activations),
             transient_bytes=round(transient),
+            hidden_seconds=self._hidden() if self.mesh.overlaps else 0.0,
         )
+
+    def _hidden(self) -> float:
+        """Return the time of communication behind the arithmetic of its segment."""
+        return sum(min(pair) for pair in zip(self.compute, self.hidden, strict=True))
 
     def _add(self, value: ProgramValue) -> None:
         option, own = self.decisions.options[value.name], self.decisions.own(value.name)
@@ -145,9 +160,9 @@ class _Pricer:
         else:
             seconds = _forward_seconds(value, option, self.mesh, local)
             has_backward = self.training and value.has_gradient
-            self.compute += seconds * (TRAINING_WORK if has_backward else 1)
             is_again = self._is_recomputed(value.name)
-            self.compute += seconds if is_again else 0.0
+            times = (TRAINING_WORK if has_backward else 1) + is_again
+            self.compute[self.window[value.name]] += seconds * times
             if self.training and not value.is_view:
                 self._store(value.name, local, is_again)
         if value.name in self.decisions.published:
@@ -191,10 +206,11 @@ class _Pricer:
         option = self.decisions.options[source.name]
         is_direct = source.name == reader or source.name not in self.decisions.published
         is_freed = is_direct and any(s.is_freed for s in option)
+        window = self.window[reader] if source.is_parameter else None
         for _ in range(2 if is_again or is_freed else 1):
-            self._talk(source, *layouts)
+            self._talk(source, *layouts, window)
         if self.training and source.has_gradient:
-            self._talk(source, [u.gradient for u in after], [u.gradient for u in before])
+            self._talk(source, [u.gradient for u in after], [u.gradient for u in before], window)
         is_moved = any(b not in (a, REPLICATE) for b, a in zip(*layouts, strict=True))
         if self.training and is_moved:
             size = source.size * _share(layouts[1], self.mesh)
@@ -203,10 +219,22 @@ class _Pricer:
             else:
                 self._store(reader, size, is_again)
 
-    def _talk(self, value: ProgramValue, before: Sequence[Layout], after: Sequence[Layout]) -> None:
+    def _talk(
+        self,
+        value: ProgramValue,
+        before: Sequence[Layout],
+        after: Sequence[Layout],
+        window: int | None = None,
+    ) -> None:
+        """Add a conversion; `window`: the segment whose arithmetic it can overlap with."""
         tensors = Tensors(value.size, max(1, len(value.call.results)))
         calls = _collectives(tuple(before), tuple(after), tensors, self.mesh)
-        self.talks += [Talk(value.name, c.axis, c.name, c.seconds, c.sent) for c in calls]
+        for c in calls:
+            self.talks.append(
+                Talk(value.name, c.axis, c.name, c.seconds, c.sent, window is not None)
+            )
+            if window is not None:
+                self.hidden[window] += c.seconds
 
     def _peak(self) -> int:
         """Return the largest number of bytes of activations alive at once on one device."""

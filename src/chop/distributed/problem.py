@@ -10,19 +10,25 @@ share their tables and their elimination. They are not forced to have the same o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from chop.distributed.domains import (
     AGAIN,
+    AGAIN_TALK,
+    ARITHMETIC,
+    HIDDEN,
+    HIDDEN_STEP,
+    MOMENT,
     PARTS,
-    SECONDS,
     STATIC,
     STEP,
     STORED,
+    TALK,
     Face,
     Filter,
     Option,
@@ -37,35 +43,58 @@ from chop.distributed.domains import (
 from chop.distributed.elimination import (
     CostTable,
     Elimination,
+    add,
     best_assignment,
     eliminate,
     elimination_order,
 )
 from chop.distributed.program import Program, ProgramValue
+from chop.distributed.segments import segments_of
 
 RECOMPUTE = "recompute"
 """Variable of a segment: 0 stores its activations, 1 recomputes them in backward."""
-MANY_READERS = 6
-"""Readers from which a value may cross segments, such as the encoder's output in every decoder."""
+FORBIDDEN = 1e12
+"""Seconds of what is not allowed; finite, so that differences stay numbers."""
+
+
+class Twist(NamedTuple):
+    """Prices that make the objective of a segment a sum; any choice is a lower bound.
+
+    `arithmetic`: share of the arithmetic in a segment's time. Arithmetic and communication that
+    overlap take max(a, h) seconds, which is at least s a + (1 − s) h for every share s.
+    `moment`: seconds per byte that a recomputed segment needs above the cap, and earns below it.
+    """
+
+    arithmetic: float
+    moment: float = 0.0
 
 
 class PartWeights(NamedTuple):
-    """PartWeights of the parts of a cost in the objective.
+    """Weights of the parts of a cost in the objective.
 
     `rate`: seconds per byte. `micro_batches`: per step. `in_flight`: micro-batches whose
-    activations are stored at the same time.
+    activations are stored at the same time. `cap`: most bytes for a moment. `overlaps`: some
+    communication overlaps with arithmetic.
     """
 
     rate: float
     micro_batches: int = 1
     in_flight: int = 1
+    cap: float = np.inf
+    overlaps: bool = False
 
-    def of(self, *, recomputes: bool) -> np.ndarray:
+    def of(self, twist: Twist, *, recomputes: bool) -> np.ndarray:
         """Return one weight per part."""
+        arithmetic, hidden = 1.0, 1.0
+        if self.overlaps:
+            arithmetic, hidden = twist.arithmetic, 1.0 - twist.arithmetic
+        count = self.micro_batches
         weights = np.zeros(PARTS)
-        weights[[SECONDS, STEP, STATIC]] = self.micro_batches, 1.0, self.rate
-        weights[STORED] = 0.0 if recomputes else self.rate * self.in_flight
-        weights[AGAIN] = self.micro_batches if recomputes else 0.0
+        weights[[ARITHMETIC, TALK, STEP, STATIC]] = arithmetic * count, count, 1.0, self.rate
+        weights[[HIDDEN, HIDDEN_STEP]] = hidden * count, hidden
+        weights[STORED] = twist.moment if recomputes else self.rate * self.in_flight
+        if recomputes:
+            weights[[AGAIN, AGAIN_TALK]] = arithmetic * count, count
         return weights
 
 
@@ -93,52 +122,139 @@ class SegmentKind:
     keep: tuple[str, ...]
     can_recompute: bool
     _order: list[str] = field(default_factory=list)
-    _solved: dict[PartWeights, Elimination] = field(default_factory=dict)
+    _solved: dict[Any, Elimination] = field(default_factory=dict)
+    _lowered: dict[Any, LoweredSegment] = field(default_factory=dict)
     _decoded: dict[Any, tuple[dict[str, int], np.ndarray]] = field(default_factory=dict)
 
-    def eliminate(self, weights: PartWeights) -> Elimination:
-        """Eliminate all variables but `keep`, `RECOMPUTE` last; cached."""
-        if weights not in self._solved:
-            tables = self._tables(weights)
-            if not self._order:
-                again = [RECOMPUTE] if self.can_recompute else []
-                self._order = elimination_order(tables, (*self.keep, RECOMPUTE)) + again
-            self._solved[weights] = eliminate(tables, self._order)
-        return self._solved[weights]
+    @cached_property
+    def moments(self) -> np.ndarray:
+        """Bytes for a moment that some option needs, sorted."""
+        return np.unique(np.concatenate([f.costs[MOMENT].ravel() for f in self.factors]))
 
-    def _tables(self, weights: PartWeights) -> list[CostTable]:
-        stored = weights.of(recomputes=False)
-        if not self.can_recompute:
-            return [CostTable(f.scope, np.tensordot(stored, f.costs, 1)) for f in self.factors]
-        both = np.stack([stored, weights.of(recomputes=True)])
-        return [
-            CostTable(f.scope, np.tensordot(stored, f.costs, 1))
-            if f.is_kept
-            else CostTable((RECOMPUTE, *f.scope), np.tensordot(both, f.costs, 1))
+    def eliminate(self, weights: PartWeights, twist: Twist) -> Elimination:
+        """Eliminate all variables but `keep` and `RECOMPUTE`; cached.
+
+        Without what a twist earns below the cap, so that caps that allow the same options share it.
+        """
+        level = int(np.searchsorted(self.moments, weights.cap, side="right"))
+        key = (*weights[:3], weights.overlaps, level, twist)
+        if key not in self._solved:
+            self._solved[key] = self._eliminated(self._tables(weights, twist))
+        return self._solved[key]
+
+    def _eliminated(self, tables: list[CostTable]) -> Elimination:
+        if not self._order:
+            self._order = elimination_order(tables, (*self.keep, RECOMPUTE))
+        return eliminate(tables, self._order)
+
+    @cached_property
+    def least_again(self) -> CostTable:
+        """Fewest bytes for a moment with which the segment can be recomputed."""
+        tables = [
+            CostTable(f.scope, np.zeros_like(f.costs[STORED]) if f.is_kept else f.costs[STORED])
             for f in self.factors
         ]
+        return self._eliminated(tables).rest
+
+    def lowered(self, weights: PartWeights, twists: tuple[Twist, ...]) -> LoweredSegment:
+        """Return the highest of the lower bounds by `twists`; cached."""
+        key = (weights, twists)
+        if key not in self._lowered:
+            self._lowered[key] = _lowered(self, weights, twists)
+        return self._lowered[key]
+
+    def _tables(self, weights: PartWeights, twist: Twist) -> list[CostTable]:
+        stored = weights.of(twist, recomputes=False)
+        both = np.stack([stored, weights.of(twist, recomputes=True)])
+        has_limit = len(self.moments) and self.moments[-1] > weights.cap
+        tables = []
+        for factor in self.factors:
+            is_both = self.can_recompute and not factor.is_kept
+            costs = np.tensordot(both if is_both else stored, factor.costs, 1)
+            if has_limit:
+                costs += np.where(factor.costs[MOMENT] > weights.cap, FORBIDDEN, 0.0)
+            scope = (RECOMPUTE, *factor.scope) if is_both else factor.scope
+            tables.append(CostTable(scope, costs))
+        return tables
 
     def decode(
-        self, weights: PartWeights, outer: Mapping[str, int]
+        self, weights: PartWeights, twist: Twist, outer: Mapping[str, int]
     ) -> tuple[dict[str, int], np.ndarray]:
         """Return the best values given those of `outer`, and their cost by part; cached."""
-        key = (weights, *outer.items())
+        key = (weights, twist, *outer.items())
         if key not in self._decoded:
-            values = best_assignment(self.eliminate(weights).steps, outer)
+            values = best_assignment(self.eliminate(weights, twist).steps, outer)
             self._decoded[key] = values, self.parts(values)
         return self._decoded[key]
 
     def parts(self, values: Mapping[str, int]) -> np.ndarray:
-        """Return the cost of an assignment by part; `STORED` and `AGAIN` as they are paid."""
+        """Return the cost of an assignment by part, as it is paid.
+
+        `MOMENT` is the larger of the largest gathered copy and what is recomputed.
+        """
         total = np.zeros(PARTS)
         is_again = bool(values.get(RECOMPUTE, 0))
+        again = gathered = 0.0
         for factor in self.factors:
             place: tuple[Any, ...] = (slice(None), *(values[n] for n in factor.scope))
-            costs = factor.costs[place].copy()
-            is_stored = factor.is_kept or not is_again
-            costs[AGAIN if is_stored else STORED] = 0.0
+            costs = factor.costs[place]
+            gathered = max(gathered, float(costs[MOMENT]))
             total += costs
+            if factor.is_kept or not is_again:
+                total[[AGAIN, AGAIN_TALK]] -= costs[[AGAIN, AGAIN_TALK]]
+            else:
+                total[STORED] -= costs[STORED]
+                again += float(costs[STORED])
+        total[MOMENT] = max(gathered, again)
         return total
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredSegment:
+    """Lower bound of the cost of a segment, for each option of the variables that it keeps.
+
+    `again`: whether the bound recomputes the segment. `twist`: index of the highest bound, stored
+    and recomputed.
+    """
+
+    kind: SegmentKind
+    weights: PartWeights
+    twists: tuple[Twist, ...]
+    table: CostTable
+    again: np.ndarray
+    twist: np.ndarray
+
+    def decode(self, outer: Mapping[str, int]) -> tuple[dict[str, int], np.ndarray, Twist]:
+        """Return an assignment at the bound, its cost by part, and the twist that it is from."""
+        place = tuple(outer[name] for name in self.table.scope)
+        again = int(self.again[place])
+        twist = self.twists[int(self.twist[(again, *place)])]
+        fixed = {name: outer[name] for name in self.table.scope}
+        if self.kind.can_recompute:
+            fixed[RECOMPUTE] = again
+        return *self.kind.decode(self.weights, twist, fixed), twist
+
+
+def _lowered(kind: SegmentKind, weights: PartWeights, twists: tuple[Twist, ...]) -> LoweredSegment:
+    rests = [kind.eliminate(weights, twist).rest for twist in twists]
+    scope = tuple(name for name in rests[0].scope if name != RECOMPUTE)
+    first = (RECOMPUTE, *scope) if kind.can_recompute else scope
+    costs = np.stack([add([rest], first) for rest in rests])
+    if not kind.can_recompute:
+        costs = costs[:, None]
+    elif np.isfinite(weights.cap):
+        costs[:, 1] -= _column([twist.moment for twist in twists], costs) * weights.cap
+        costs[:, 1] += np.where(add([kind.least_again], scope) > weights.cap, FORBIDDEN, 0.0)
+    highest = costs.max(axis=0)
+    table = CostTable(scope, highest.min(axis=0))
+    return LoweredSegment(
+        kind, weights, twists, table, highest.argmin(axis=0), costs.argmax(axis=0)
+    )
+
+
+def _column(values: Sequence[float], costs: np.ndarray) -> np.ndarray:
+    """Return one value per bound, to add to the recomputed half of `costs`."""
+    return np.array(values).reshape(-1, *[1] * (costs.ndim - 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +291,7 @@ class PlanningProblem:
             if len(readers) > 1 and not self.values[name].is_fixed
         }
         self._kinds: dict[Any, SegmentKind] = {}
-        self.segments = [self._segment(group) for group in _segments(self, program.values)]
+        self.segments = [self._segment(group) for group in segments_of(program)]
 
     # -- variables -----------------------------------------------------------------------------
 
@@ -331,34 +447,3 @@ def _is_same(one: Face, other: Face) -> np.ndarray:
     same = (one.layouts == other.layouts) & (one.gradients == other.gradients)
     result: np.ndarray = same.all(axis=-1)
     return result
-
-
-def _segments(problem: PlanningProblem, values: Sequence[ProgramValue]) -> list[list[ProgramValue]]:
-    """Divide the values where at most one is live, into segments with something to recompute."""
-    last = {n: readers[-1] for n, readers in problem.readers.items() if readers}
-    live: set[str] = set()
-    groups: list[list[ProgramValue]] = [[]]
-    for value in values:
-        groups[-1].append(value)
-        live |= {value.name} if _can_be_live(problem, value) else set()
-        live -= {n for n in _operands(value) if last[n] == value.name}
-        if len(live) <= 1 and not value.is_parameter and _is_full(groups[-1]):
-            groups.append([])
-    if not groups[-1] or not _is_full(groups[-1]):
-        tail = groups.pop()
-        groups = [*groups[:-1], [*groups[-1], *tail]] if groups else [tail]
-    return groups
-
-
-def _can_be_live(problem: PlanningProblem, value: ProgramValue) -> bool:
-    """Return True if the layout of `value` is a choice that its readers depend on."""
-    readers = problem.readers[value.name]
-    is_choice = len(problem.face(value.name).layouts) > 1
-    return is_choice and bool(readers) and not value.is_parameter and len(readers) < MANY_READERS
-
-
-def _is_full(group: Iterable[ProgramValue]) -> bool:
-    """Return True if a segment has a parameter and two values that training stores."""
-    group = list(group)
-    stored = [v for v in group if not v.is_view and not v.is_fixed and not v.is_parameter]
-    return any(v.is_parameter for v in group) and len(stored) > 1

@@ -29,8 +29,8 @@ SCRIPTS = (
     *("dom.js", "format.js", "theme.js", "tooltip.js", "colour.js", "table.js", "axes.js"),
     *("chart.js", "bars.js", "selection.js", "viewport.js", "drawing.js", "minimap.js"),
     *("inspector.js", "graph.js", "cards.js", "layers.js", "pareto.js", "studies.js"),
-    *("sweeps.js", "sensitivity.js", "hardware.js", "routing.js", "runs.js", "comparison.js"),
-    *("provenance.js", "main.js"),
+    *("sweeps.js", "sensitivity.js", "hardware.js", "routing.js", "plan.js", "runs.js"),
+    *("comparison.js", "provenance.js", "main.js"),
 )
 """JavaScript modules of the page, each after those it imports."""
 IMPORTED = r'const \1 = modules["\2"];'

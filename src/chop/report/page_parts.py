@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from chop.errors import DataError
+from chop.report.plan_views import memory_record, timeline_record, traffic_record
 
 PageRecord = dict[str, Any]
 """Plain data that the page holds as JSON and its scripts draw."""
@@ -87,6 +88,11 @@ def sharding_record(result: Mapping[str, Any] | None) -> PageRecord | None:
         "mesh": list(mesh),
         "cost": list(result.get("cost", ())),
         "verification": result.get("verification"),
+        "memory": memory_record(plan),
+        "traffic": traffic_record(plan),
+        "timeline": timeline_record(
+            result.get("pipeline"), training=bool(plan.get("training", True))
+        ),
         "splits": [
             {
                 "node": node,

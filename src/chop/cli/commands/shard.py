@@ -18,10 +18,13 @@ from chop.files import write_whole
 
 DOCUMENT = "sharding_plan.json"
 """The plan alone, as `--against` reads it."""
+MACHINE = "machine.json"
+"""Measured constants, as `--machine` reads them."""
 TRANSFORMERS = "transformers_plan.json"
 """Arguments of transformers' DistributedConfig."""
 EXAMPLES = (
     "mase shard tiny_bert --mesh 2x2 --compare",
+    "mase shard tiny_bert --mesh 2 --calibrate",
     "mase shard tiny_bert --mesh 2 --stages 2 --micro-batches 4",
     "mase shard tiny_bert --mesh-shape 1,4",
     "mase shard ./llama --mesh 4 --no-training --transformers",
@@ -49,13 +52,15 @@ def run(config: ShardConfig, session: Session) -> dict[str, Any]:
     source, _, graph = load(config)
     example = example_of(graph, config.batch)
     if session.is_dry:
-        shard(graph, replace(args, verify=False), example)
+        shard(graph, replace(args, verify=False, calibrate=False), example)
     session.start_work()
     with session.console.progress("plan and verify" if args.verify else "plan"):
         result = shard(graph, args, example)
     record = result.record()
     write_whole(session.folder / PLAN, json.dumps(record, indent=1))
     write_whole(session.folder / DOCUMENT, json.dumps(result.document, indent=1))
+    if result.machine is not None:
+        write_whole(session.folder / MACHINE, json.dumps(result.machine.record(), indent=1))
     if result.transformers is not None:
         write_whole(session.folder / TRANSFORMERS, json.dumps(result.transformers, indent=1))
     save_model(session, graph, tokenizer_of(config, source))

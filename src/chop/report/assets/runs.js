@@ -2,6 +2,7 @@
 
 import { factList, h, section } from "./dom.js";
 import { bytes, count, digits, number, seconds, text } from "./format.js";
+import { memoryBar, stageMemory, stageTimeline, trafficBars } from "./plan.js";
 import { Table } from "./table.js";
 
 const isNumber = (value) => typeof value === "number";
@@ -54,8 +55,14 @@ function meshText(mesh) {
   return `${sizes.join(" × ")} (${count(sizes.reduce((a, b) => a * b, 1))} devices)`;
 }
 
+/** Pictures of a plan; a pipeline's memory differs by stage. */
+function pictures({ memory, traffic, timeline }) {
+  return [timeline && stageTimeline(timeline), timeline && stageMemory(timeline.stages, memory?.limit),
+    !timeline && memory && memoryBar(memory), traffic?.length ? trafficBars(traffic) : null].filter(Boolean);
+}
+
 /** How a model is split over devices, and what that costs by the plan. */
-export function shardingSection({ mesh, cost, verification, splits }) {
+export function shardingSection({ mesh, cost, verification, splits, memory, traffic, timeline }) {
   const facts = factList([["mesh", meshText(mesh)], ...cost.map((row) => [row.measure, measured(row)]),
     ["verified", verification ? text(verification.equal ?? verification.is_equal ?? verification) : "not run"]]);
   const rows = splits ?? [];
@@ -69,5 +76,5 @@ export function shardingSection({ mesh, cost, verification, splits }) {
       { title: "Result", kind: "mono", value: (row) => row.result },
     ],
   }).element : h("p", { class: "note" }, "Every device has every node whole.");
-  return section("sharding", "Sharding", "The cost is that of the plan's model of the devices.", h("div", { class: "stack" }, h("div", { class: "panel pad" }, facts), table));
+  return section("sharding", "Sharding", "The cost is that of the plan's model of the devices.", h("div", { class: "stack" }, h("div", { class: "panel pad" }, facts), pictures({ memory, traffic, timeline }), table));
 }

@@ -36,6 +36,9 @@ class AutoshardingArgs:
     ] = None
     flops: Annotated[float, "Floating-point operations per second of a device."] = 5e13
     memory_bandwidth: Annotated[float, "Bytes per second of a device's memory."] = 1.5e12
+    overlaps: Annotated[
+        bool, "Gathers of parameters and sums of their gradients run while the device computes."
+    ] = False
     training: Annotated[
         bool, "Plan a training step with Adam (forward and backward), not only forward."
     ] = True
@@ -47,7 +50,8 @@ class AutoshardingArgs:
         """Return the mesh of these settings."""
         links = (self.bandwidth, self.latency)
         memory = None if self.memory is None else bytes_of(self.memory)
-        return Mesh(self.mesh_shape, *links, memory, self.flops, self.memory_bandwidth)
+        speeds = (self.flops, self.memory_bandwidth)
+        return Mesh(self.mesh_shape, *links, memory, *speeds, self.overlaps)
 
     def __post_init__(self) -> None:
         self.mesh()  # a value out of range is an error of the configuration
