@@ -62,6 +62,7 @@ SPLIT_TRAINING = (
     "chop/distributed/gathered_layers.py",
     "chop/distributed/graph_parts.py",
     "chop/distributed/process_group.py",
+    "chop/distributed/local_calls.py",
     "chop/distributed/sharded_model.py",
     "chop/distributed/split_plan.py",
     "chop/distributed/split_step.py",

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import fx
 
+from chop.distributed.local_calls import LOCAL_KERNELS
 from chop.distributed.program import program_of, references
-from chop.distributed.sharded_model import LOCAL_KERNELS
 from chop.errors import RegistryError
 from chop.ir.node_arguments import tensors_in
 from chop.ir.ops import OPS, Op, node_module
