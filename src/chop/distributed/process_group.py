@@ -79,7 +79,7 @@ def process_group(place: ProcessRank) -> Iterator[str]:
     elif place.count == 1 and "MASTER_ADDR" not in os.environ:
         meeting = {"store": distributed.HashStore()}  # type: ignore[attr-defined]
     distributed.init_process_group(
-        "nccl" if kind == "cuda" else "gloo",
+        "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo",  # checkpoints meet on the CPU
         rank=place.rank,
         world_size=place.count,
         timeout=TIMEOUT,
