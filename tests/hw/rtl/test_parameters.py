@@ -25,7 +25,7 @@ WRONG = {
         {"DATA_OUT_0_OVERFLOW": 1, "DATA_OUT_0_IS_SIGNED": 0},
         {"IS_HALF_ADDED": 1, "DATA_OUT_0_ROUNDING": 1},
     ),
-    "fixed_clamp": ({"DATA_OUT_0_PRECISION_0": 0}, {"LOW_AT": 98}),
+    "fixed_clamp": ({"DATA_IN_0_PARALLELISM_DIM_0": 0}, {"LOW_AT": 98}),
     "fixed_conv": (
         {"DATA_IN_0_PARALLELISM_DIM_0": 3},
         {"DATA_OUT_0_PARALLELISM_DIM_0": 3},

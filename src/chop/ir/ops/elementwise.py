@@ -57,7 +57,7 @@ ROWS = (
     _elementwise("floor_divide", "floordiv floor_divide ifloordiv"),
     _elementwise("remainder", "remainder mod fmod"),
     _elementwise("pow", "pow pow_ float_power square", rtl="fixed_pow"),
-    _elementwise("neg", "neg negative", rtl="fixed_neg"),
+    _elementwise("neg", "neg negative", rtl="fixed_minus"),
     _elementwise("abs", "abs absolute", rtl=_LUT),
     _elementwise("exp", "exp exp_ exp2 expm1", rtl=_LUT),
     _elementwise("log", "log log_ log2 log10 log1p", rtl=_LUT),

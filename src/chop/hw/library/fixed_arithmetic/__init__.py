@@ -300,7 +300,7 @@ def lower_mul(low: Lowerer, node: fx.Node) -> Value:
     return _binary(low, node, Mul, lambda number, is_first: Line(number))
 
 
-@lowers("fixed_neg")
+@lowers("fixed_minus")
 def lower_neg(low: Lowerer, node: fx.Node) -> Value:
     """Lower to a product with -1."""
     return lower_line(low, node, Line(Fraction(-1)), -1)
