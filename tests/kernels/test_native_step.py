@@ -104,6 +104,17 @@ def test_every_family_has_the_logits_and_the_cache_of_the_plain_step(name: str) 
     compare(graph(name))
 
 
+def test_angles_computed_as_a_matrix_product_are_native() -> None:
+    # As transformers before 5.18 writes them: positions as a column, frequencies as a row.
+    mg = copy.deepcopy(graph("Llama"))
+    angles = next(node for node in mg.fx_graph.nodes if node.target is torch.cat).args[0][0]
+    with mg.fx_graph.inserting_before(angles):
+        row = mg.fx_graph.call_method("unsqueeze", (angles.args[1], 0))
+    angles.target, angles.args = torch.matmul, (angles.args[0], row)
+    mg.model.recompile()
+    compare(mg, steps=2)
+
+
 @pytest.mark.parametrize("name", ["Llama", "Mistral"])
 def test_a_buffer_grows_where_it_is_full(name: str) -> None:
     compare(graph(name), steps=2 * ROOM + PROMPT + 3)

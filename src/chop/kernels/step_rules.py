@@ -330,6 +330,9 @@ def _attention(
 def _matmul(b: StepBuilder, x: Any, y: Any) -> Any:
     if isinstance(x, Tensor) and isinstance(y, Cached) and y.is_transposed:
         return Scores(x, replace(y, is_transposed=False))
+    if isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape[-1] == 1 and y.dim() > 1:
+        # A sum of one product: transformers before 5.18 computes rotary angles in this way.
+        return binary_rule("mul")(b, x, y)
     _want(isinstance(x, Scores) and isinstance(y, Cached), "matmul of tensors")
     _want(x.is_normal and not y.is_transposed, "matmul of scores without softmax")
     return _attend(b, x, y)
