@@ -10,6 +10,7 @@ from zoo import case
 
 import chop.passes as passes
 from chop.errors import ConfigError, PassError
+from chop.log import get_report_logger
 from chop.passes import PASSES
 
 RUNS = [(name, model) for name, each in CASES.items() for model in each.models]
@@ -18,7 +19,7 @@ RUNS = [(name, model) for name, each in CASES.items() for model in each.models]
 @pytest.fixture(autouse=True)
 def quiet_reports():
     """Tables are tested by their records; here they would only fill the log."""
-    logger = logging.getLogger("chop.report")
+    logger = get_report_logger()
     before = logger.level
     logger.setLevel(logging.WARNING)
     yield
