@@ -1,4 +1,8 @@
-"""Commands on several processes that are forked from this one, which has imported torch already."""
+"""Commands on several processes that are forked from this one, which has imported torch already.
+
+A torch built for CUDA starts threads with its first gradient, even without a device, and refuses
+gradients in processes forked after it: there each process is a program of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from chop.cli.console import Console
 from chop.cli.main import main
-from chop.cli.rank_launcher import launch
+from chop.cli.rank_launcher import StartedProcess, launch
 
 
 class ForkedProcess:
@@ -69,22 +75,32 @@ class ForkedRun:
     words: list[str]
     shown: Path
     variables: Mapping[str, str] = field(default_factory=dict)
-    ranks: list[ForkedProcess] = field(default_factory=list)
+    ranks: list[StartedProcess] = field(default_factory=list)
 
     def start(
         self, words: Sequence[str], variables: Mapping[str, str], errors: Path | None
-    ) -> ForkedProcess:
+    ) -> StartedProcess:
         """Start one process, as `chop.cli.rank_launcher.start_program` does."""
 
+        added = {**variables, **self.variables}
+        handle = os.open(errors or self.shown, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
         def run() -> int:
-            os.environ.update({**variables, **self.variables})
-            handle = os.open(errors or self.shown, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.environ.update(added)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
             sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
             return main(list(words))
 
-        process = ForkedProcess(run)
+        process: StartedProcess
+        if torch.version.cuda:
+            program = [sys.executable, "-m", "chop.cli", *words]
+            process = subprocess.Popen(
+                program, env={**os.environ, **added}, stdout=handle, stderr=handle
+            )
+        else:
+            process = ForkedProcess(run)
+        os.close(handle)
         self.ranks.append(process)
         return process
 
@@ -98,8 +114,6 @@ class ForkedRun:
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Let forked processes compute with one thread each."""
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -142,13 +142,15 @@ def _threads(count: int) -> str:
 def _supervise(ranks: Sequence[Rank], console: Console) -> int:
     """Wait for all processes, or for the first that fails."""
     while True:
-        codes = {rank: rank.process.poll() for rank in ranks}
-        failed = {rank: code for rank, code in codes.items() if code not in (None, OK)}
-        if failed:
-            return _explain(failed, len(ranks), console)
-        if all(code == OK for code in codes.values()):
+        codes = [rank.process.poll() for rank in ranks]
+        if all(code == OK for code in codes):
             return OK
         time.sleep(POLL_S)
+        if any(code not in (None, OK) for code in codes):
+            # Looked at again: a killed process may be seen after those that missed it.
+            ends = {rank: rank.process.poll() for rank in ranks}
+            failed = {rank: code for rank, code in ends.items() if code not in (None, OK)}
+            return _explain(failed, len(ranks), console)
 
 
 def _explain(failed: Mapping[Rank, int | None], count: int, console: Console) -> int:
