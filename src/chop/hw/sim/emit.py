@@ -38,6 +38,8 @@ from chop.hw.timing.liveness import check_live
 
 BOARD_FILES = ("board/*.*", "board/Makefile")
 """Patterns of the files of a board project."""
+AROUND = ("component.xml", *BOARD_FILES)
+"""Patterns of files around a design: its IP-XACT description and its board project."""
 _LIBRARIES: list[Path] = [*ROOMS]
 
 
@@ -50,7 +52,7 @@ def emit(design: Design, directory: Path) -> Path:
     require_sound(design)
     files = {**design_files(design), **ends_files(design)}
     write_files(directory, files)
-    for pattern in ("rtl/*.sv", "mem/*.mem", "test/ends_*.mem", "axi/*", "reload/*", *BOARD_FILES):
+    for pattern in ("rtl/*.sv", "mem/*.mem", "test/ends_*.mem", "axi/*", "reload/*", *AROUND):
         remove_stale(directory, pattern, files)
     return directory
 
