@@ -141,8 +141,8 @@ def _design(directory: Path) -> Any:
 def _enough(inputs: Mapping[str, Ints], together: int) -> dict[str, Ints]:
     """Return the first tensors: those that fill the design, and up to `TENSORS` more."""
     count = len(next(iter(inputs.values())))
-    wanted = max(min(count, TENSORS + together) // together, 2) * together
-    return {name: codes[np.arange(wanted) % count] for name, codes in inputs.items()}
+    tensors = max(min(count, TENSORS + together) // together, 2) * together
+    return {name: codes[np.arange(tensors) % count] for name, codes in inputs.items()}
 
 
 def _request(interface: Interface, sent: Mapping[str, Ints]) -> bytes:

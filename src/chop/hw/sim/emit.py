@@ -1,7 +1,6 @@
 """SystemVerilog of a design: `rtl/top.sv`, the components used, `mem/*.mem`, `design.json`.
 
-Same design, same bytes: no time stamps, no absolute paths. All text is made before anything is
-written, and each file appears at once.
+Same design, same bytes. All text is made before anything is written; each file appears at once.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from chop.hw.timing.liveness import check_live
 BOARD_FILES = ("board/*.*", "board/Makefile")
 """Patterns of the files of a board project."""
 AROUND = ("component.xml", *BOARD_FILES)
-"""Patterns of files around a design: its IP-XACT description and its board project."""
 _LIBRARIES: list[Path] = [*ROOMS]
 
 
