@@ -12,7 +12,7 @@ from designs import mlp
 from chop.hw.design.folders import INTERFACES
 from chop.hw.design.stream import Stream
 from chop.hw.interfaces.axi_wrapper import emit_axi
-from chop.hw.interfaces.ip_xact import NAMESPACE, REGISTERS
+from chop.hw.interfaces.ip_xact import EXAMPLE_PART, NAMESPACE, REGISTERS
 from chop.hw.library.components import Relu
 from chop.hw.sim.emit import emit, require_ours
 from chop.hw.streams.builder import Builder
@@ -179,3 +179,21 @@ def test_a_vivado_project_has_the_core_too(tmp_path):
     hardware = on_board(one_beat(), tmp_path, board="basys3")
     assert {path.name for path in hardware.glob("board/*.tcl")} == {"vivado.tcl"}
     assert (hardware / "component.xml").is_file() and (hardware / "axi/package_ip.tcl").is_file()
+
+
+@pytest.mark.parametrize("part", ["", "xc7k325tffg900-2"])
+def test_the_script_runs_in_plain_tcl_and_reads_every_file(tmp_path, part):
+    """Vivado is not here: a plain Tcl records the commands that it would get."""
+    tkinter = pytest.importorskip("tkinter", reason="needs Tcl")
+    hardware, root = wrapped(mlp((4, 8), (4, 4)), tmp_path)
+    commands, interpreter = [], tkinter.Tcl()
+    interpreter.createcommand("unknown", lambda *words: commands.append(words) or "")
+    interpreter.eval(f"cd {{{hardware}}}; set argv {{{part}}}")
+    interpreter.eval((hardware / "axi/package_ip.tcl").read_text())
+    added = {path for name, *paths in commands if name == "add_files" for path in paths}
+    files = texts(root, "ipxact:fileSets/ipxact:fileSet/ipxact:file/ipxact:name")
+    assert {path for paths in added for path in str(paths).split()} == set(files)
+    made = [words for words in commands if words[0] == "create_project"]
+    assert all(words[-1] == (part or EXAMPLE_PART) for words in made) and len(made) == 2
+    names = [words[0] for words in commands]
+    assert names.index("ipx::package_project") < names.index("create_ip") < names.index("synth_ip")
