@@ -211,7 +211,7 @@ def _constant_wire(number: MXInt, lowest: int, highest: int, row: int) -> Mxint:
     top = highest - lowest
     shape = (number.width, top, block_of(number, row), row)
     rules = (True, False, "saturate", "nearest_even")
-    return Mxint(number.width + top, number.width - 2 - lowest, *rules, *shape)
+    return Mxint(number.width + top, number.width - 2 - lowest, *rules, *shape)  # type: ignore[arg-type]
 
 
 def block_of(number: MXInt, row: int) -> int:

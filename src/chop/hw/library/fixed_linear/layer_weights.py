@@ -262,7 +262,7 @@ class ReloadedBlockWeights(BlockWeights, ReloadedWeights):
 
 def _format_codes(number: MXInt, wire: Mxint, values: npt.NDArray[np.float64]) -> Ints:
     quantized = number.quantize(doubles(values)).numpy()
-    return np.ldexp(quantized, wire.frac_width).astype(np.int64)
+    return np.ldexp(quantized, wire.frac_width).astype(np.int64)  # type: ignore[no-any-return]
 
 
 def weight_codes(number: MXInt, values: npt.NDArray[np.float64]) -> tuple[Mxint, Ints]:
