@@ -196,6 +196,21 @@ def _relu(d: Draw) -> Component:
     return parts.Relu(source, source.format)
 
 
+def _clamp(d: Draw) -> Component:
+    """Bounds inside the range of the source, also one alone; ReLU6 is one in three of them."""
+    source = d.stream(24)
+    low, high = sorted(
+        d.rng.uniform(-0.9, 0.9, 2) * source.format.high / 2**source.format.frac_width
+    )
+    least, most = d.one((0.0, 6.0), (float(low), float(high)), (None, float(high)))
+    return parts.Clamp(source, d.format(), least, most)
+
+
+def _argmax(d: Draw) -> Component:
+    size = int(d.one(2, 3, 4, 5, 8, 10, 10, 16, 24))
+    return parts.ArgMax(Stream((int(d.one(1, 4)), size), size, d.format()))
+
+
 def _leaky(d: Draw) -> Component:
     return parts.LeakyRelu(d.stream(24), d.format(), int(d.one(1, 3, 41, 13)), int(d.one(4, 7, 12)))
 
@@ -361,6 +376,8 @@ GRID: dict[str, tuple[int, Make]] = {
     "fixed_constant_arithmetic": (125, _constant),
     "fixed_batch_norm": (60, _batch_norm),
     "fixed_relu": (10, _relu),
+    "fixed_clamp": (20, _clamp),
+    "fixed_argmax": (20, _argmax),
     "fixed_leaky_relu": (75, _leaky),
     "fixed_prelu": (30, _prelu),
     "fixed_hardsigmoid": (50, _unary(parts.HardSigmoid)),
@@ -400,7 +417,7 @@ def unlisted() -> list[str]:
     """Components of the library that no grid knows and that are not known to be missing."""
     same = {"fixed_conv1d_external", "fixed_conv2d_external"}  # as the ones with memories
     # by the coefficients that all kinds have in common
-    counted = {"fixed_argmax", "fixed_clamp", "whole_window"}
+    counted = {"whole_window"}
     missing = {cls.name or cls.module for cls in unmodelled()}
     library = {name for name in COMPONENTS if COMPONENTS[name].__module__.startswith("chop.")}
     return sorted(library - {*GRID} - same - counted - missing)

@@ -29,7 +29,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ import numpy as np
 import torch
 from board_networks import Network
 from measuring.checked import once
+from measuring.design_code import BOARD, BUS, ROUTING, design_code
 from measuring.loading import load
 from measuring.record import save_section
 from torch import nn
@@ -50,6 +51,7 @@ from chop.hw.boards.board_top import payloads
 from chop.hw.flow.route.flow import RouteOptions, read_routed, records
 from chop.hw.interfaces.axi_fuzz import fuzz_ports
 from chop.hw.interfaces.axi_wrapper import emit_axi
+from chop.hw.lower.design_cache import attached_design
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import add_hardware_metadata_analysis_pass
 from chop.passes.graph.transforms import quantize_transform_pass
@@ -87,7 +89,15 @@ NETWORKS: dict[str, Callable[[argparse.Namespace], Network]] = {
 }
 
 
-def measure(network: Network, args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Measured:
+    """Results, and the folders and modules of src that they depend on."""
+
+    results: dict[str, Any]
+    places: tuple[str, ...]
+
+
+def measure(network: Network, args: argparse.Namespace, scratch: Path) -> Measured:
     """Build the project, run the host program and return what was found."""
     run = once(
         args.section,
@@ -110,7 +120,7 @@ def measure(network: Network, args: argparse.Namespace, scratch: Path) -> dict[s
     ).require_right()
     assert built.routed is not None
     routed = {**records(built.routed), "bitstream": built.routed.bitstream.name}
-    return {
+    results = {
         "board": args.board,
         **network.facts,
         "values": str(built.hardware.verdict),
@@ -121,9 +131,10 @@ def measure(network: Network, args: argparse.Namespace, scratch: Path) -> dict[s
         **pace(built, clean.latency, network.seconds_per_input),
         "seconds": run.seconds,
     }
+    return Measured(results, design_code(built.hardware.lowered.design, (*BOARD, *ROUTING)))
 
 
-def measure_design(network: Network, args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+def measure_design(network: Network, args: argparse.Namespace, scratch: Path) -> Measured:
     """Build the design alone, place and route it on a part, and return what was found."""
     part = None if args.part == "none" or args.routed else args.part
     run = once(
@@ -141,13 +152,15 @@ def measure_design(network: Network, args: argparse.Namespace, scratch: Path) ->
         lambda built: built.verdict.is_exact and built.verdict.compared > 0,
     )
     built = run.result
+    design = built.lowered.design
     timing = {"settings": network.settings, **cycles(built)}
     if args.routed:
         routed = routed_before(built.directory, args.routed, args.part)
     elif built.routed is not None:
         routed = records(built.routed)
     else:
-        return {**network.facts, "values": str(built.verdict), **timing, "seconds": run.seconds}
+        facts = {**network.facts, "values": str(built.verdict), **timing, "seconds": run.seconds}
+        return Measured(facts, design_code(design))
     rate = routed["mhz"] * 1e6 / timing["cycles_per_inference"]
     facts = {
         **network.facts,
@@ -159,7 +172,7 @@ def measure_design(network: Network, args: argparse.Namespace, scratch: Path) ->
     }
     if network.seconds_per_input is not None:
         facts["real_time_factor"] = 1 / rate / network.seconds_per_input
-    return facts
+    return Measured(facts, design_code(design, ROUTING))
 
 
 def routed_before(hardware: Path, earlier: Path, part: str) -> dict[str, Any]:
@@ -206,7 +219,7 @@ def pace(built: BoardBuild, latency: int, seconds_per_input: float | None) -> di
     return facts
 
 
-def fuzz_bus(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def fuzz_bus(args: argparse.Namespace, folder: Path) -> Measured:
     """Fuzz the AXI ports of a linear layer; a wrong answer, output or counter raises."""
     torch.manual_seed(0)
     rows = torch.randn(16, 8)
@@ -214,12 +227,11 @@ def fuzz_bus(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     rules = fitted_fixed_point(observe_ranges(graph, [rows]), 5)
     graph, _ = quantize_transform_pass(graph, rules)
     add_hardware_metadata_analysis_pass(graph, {"max_parallelism": 3})
+    design = attached_design(graph).design
     emit_hardware(graph, folder, inputs=rows)
     emit_axi(folder / "hardware")
-    return {
-        "seed": args.seeds[0],
-        **fuzz_ports(folder / "hardware", args.accesses, seed=args.seeds[0]),
-    }
+    counts = fuzz_ports(folder / "hardware", args.accesses, seed=args.seeds[0])
+    return Measured({"seed": args.seeds[0], **counts}, design_code(design, BUS))
 
 
 def main() -> None:
@@ -239,13 +251,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         if args.section == "bus":
-            results = fuzz_bus(args, folder)
+            measured = fuzz_bus(args, folder)
         else:
             make = measure if args.part is None else measure_design
-            results = make(NETWORKS[args.section](args), args, folder)
-    print(results)
+            measured = make(NETWORKS[args.section](args), args, folder)
+    print(measured.results)
     name = args.section if args.part is None else f"{args.section} on {args.part}"
-    print(save_section("boards", name, results))
+    print(save_section("boards", name, measured.results, places=measured.places))
 
 
 if __name__ == "__main__":

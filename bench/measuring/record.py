@@ -11,6 +11,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,14 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
 
 
-def provenance(name: str, section: str = "") -> dict[str, Any]:
-    """Return the provenance of a result file, or of a section of it, written by this process."""
+def provenance(name: str, section: str = "", places: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the provenance of a result file, or of a section of it, written by this process.
+
+    `places`: folders and modules that it measures; None: those of `measuring.code.MEASURED`.
+    """
     script = Path(sys.argv[0]).resolve()
     place = script.relative_to(ROOT) if script.is_relative_to(ROOT) else script
-    folders = measured(name, section)
+    folders = measured(name, section) if places is None else tuple(places)
     code = {"commit": _git("rev-parse", "HEAD"), "folders": list(folders)}
     code |= {"hash": code_hash(folders), "has_changes": bool(_git("status", "--porcelain"))}
     command = shlex.join(["python", str(place), *map(without_place, sys.argv[1:])])
@@ -63,13 +67,15 @@ def save(name: str, results: Any) -> Path:
     return _write(name, {**provenance(name), "results": results})
 
 
-def save_section(name: str, section: str, results: Any) -> Path:
+def save_section(
+    name: str, section: str, results: Any, *, places: Sequence[str] | None = None
+) -> Path:
     """Write `results` with their provenance under `section` of `bench/results/<name>.json`.
 
     The file is a mapping by section. The other sections stay, also those that another process
-    writes at the same time.
+    writes at the same time. `places`: see `provenance`.
     """
-    record = {**provenance(name, section), "results": results}
+    record = {**provenance(name, section, places), "results": results}
     RESULTS.mkdir(exist_ok=True)
     with folder_lock(RESULTS):
         file = RESULTS / f"{name}.json"

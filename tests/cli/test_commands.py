@@ -430,8 +430,10 @@ def test_a_design_for_a_target_is_asked_for_by_flags():
 def test_simulate_proves_a_project_and_a_model_bit_exact(mase, trained, tmp_path):
     mase(f"quantize {trained} --width 6 --frac-width 4 --type linear,relu --out q")
     mase("emit q --dataset digits --test-rows 12 --out e")
-    project = mase("simulate e --json").document
+    project = mase("simulate e --activity --json").document
     assert (project["is_exact"], project["tensors"]) == (True, 12)
+    assert project["activity"]["tensors"] == 11  # the first one fills the design
+    assert len(project["activity"]["stages"]) >= 3
     model = mase("simulate q --dataset digits --test-rows 12 --out s --json").document
     assert (model["compared"], model["mismatches"]) == (120, 0)
     assert (tmp_path / "s" / "hardware" / "report.md").is_file()

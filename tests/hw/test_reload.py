@@ -21,7 +21,7 @@ from chop.hw.interfaces.axi_wrapper import emit_axi, run_axi_bench
 from chop.hw.interfaces.new_weights import emit_new_weights
 from chop.hw.lower import Parallelism, lower
 from chop.hw.lower.verify import verify
-from chop.hw.sim.emit import emit, read_interface, require_ours
+from chop.hw.sim.emit import emit, read_interface, require_ours, top_text
 from chop.hw.sim.verilate import lint
 from chop.ir.graph import MaseGraph
 from chop.passes.graph.analysis import (
@@ -104,6 +104,68 @@ def test_new_weights_give_the_outputs_of_the_pytorch_model(hardware):
     require_ours(hardware, "top")
     assert lint(hardware, "top_axi", ("rtl", "axi")) == ""
     assert simulate(hardware.parent, simulator="axi").tests == TESTS
+
+
+MXINT4 = {"name": "mxint", **{
+    f"{role}_{end}": number
+    for role in ("data_in", "weight", "bias")
+    for end, number in (("width", 8), ("block_size", 4), ("exponent_width", 4))
+}}  # fmt: skip
+"""MXINT with exponents from -7 to 7."""
+
+
+def blocks_graph(seed, spread=1.0, *, has_bias=True, config=MXINT4):
+    """Return two layers in MXINT; `spread` moves the exponents of the weights."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 4, bias=has_bias), nn.ReLU(), nn.Linear(4, 4))
+    with torch.no_grad():
+        model[0].weight.mul_(spread)
+    return quantized(model, torch.randn(1, 8), config)
+
+
+def blocks_rows(count):
+    rows = torch.randn(count, 8, generator=torch.Generator().manual_seed(3))
+    return (rows * 256).round() / 256  # what the input port has
+
+
+@pytest.mark.sim("verilator", "iverilog", "cocotbext.axi")
+@pytest.mark.parametrize(
+    ("spread", "has_bias"),
+    [(16.0, True), pytest.param(1 / 64, False, marks=pytest.mark.slow)],
+    ids=["higher", "lower, no bias"],
+)
+def test_new_blocks_have_other_exponents_than_the_first(tmp_path, spread, has_bias):
+    hardware = emitted(blocks_graph(0, has_bias=has_bias), tmp_path, blocks_rows(6))
+    other = blocks_graph(1, spread, has_bias=has_bias)
+    lowered = lower(other, Parallelism(2), weights="reload")
+    verify(other, lowered, blocks_rows(6))
+    emit_new_weights(hardware, lowered.design)
+    assert np.array_equal(new_outputs(hardware), model_outputs(other, hardware, blocks_rows(6)))
+    exponents = [
+        stage.component.weights.wire.exponents(stage.component.weights.weight)
+        for stage in (lower(g, Parallelism(2), weights="reload").design.stage("_0")
+                      for g in (blocks_graph(0, has_bias=has_bias), other))
+    ]  # fmt: skip
+    assert not set(exponents[0].flat) & set(exponents[1].flat)
+    assert lint(hardware, "top_axi", ("rtl", "axi")) == ""
+    assert simulate(hardware.parent, simulator="axi").tests == TESTS
+
+
+@pytest.mark.slow
+@pytest.mark.sim("verilator")
+def test_a_design_with_reloaded_blocks_is_exact(tmp_path):
+    assert simulate(emitted(blocks_graph(0), tmp_path, blocks_rows(6)).parent).is_exact
+
+
+def test_a_wire_of_reloaded_blocks_depends_on_their_format_alone():
+    designs = [
+        lower(blocks_graph(seed, spread), Parallelism(2), weights="reload").design
+        for seed, spread in ((0, 1.0), (1, 100.0), (2, 0.001))
+    ]
+    texts = {top_text(design) for design in designs}
+    assert len(texts) == 1
+    (wire,) = {design.stage("_0").component.weights.wire for design in designs}
+    assert (wire.mantissa, wire.top, wire.frac_width) == (8, 14, 13)
 
 
 @pytest.mark.slow
@@ -232,7 +294,9 @@ def test_sums_hold_any_weights_of_the_format():
 def test_weights_in_the_logic_are_refused_by_name(how):
     spec = Parallelism(2, multiplier={"fc2": how})
     words = r"node 'fc2' \(linear\): weights = 'reload', and its weights are part of the logic of "
-    with pytest.raises(HardwareError, match=words + rf"multiplier '{how}'\. Allowed: fixed-point"):
+    with pytest.raises(
+        HardwareError, match=words + rf"multiplier '{how}'\. Allowed: weights in a memory"
+    ):
         lower(tokens_graph(0), spec, weights="reload")
     kept = lower(tokens_graph(0), spec, weights={"default": "reload", "fc2": "memory"})
     assert kept.design.reloaded == ("fc1",)
@@ -274,12 +338,13 @@ FIXED_WEIGHTS = {
     "table": (nn.Embedding(5, 4), torch.randint(5, (1, 3)), INTEGER,
               r"node '0' \(embedding\): .* part of the logic of 'fixed_embedding'\. Allowed"),
     "blocks": (nn.Linear(8, 4), torch.randn(1, 8), MXINT,
-               r"node '0' \(linear\): .* exponents of weights in MXINT is part of the design"),
+               r"node '0' \(linear\): .* exponents from -127 to 127 with exponent_width = 8 and "
+               r"width = 8\. Allowed: exponent_width up to 5\."),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FIXED_WEIGHTS)
-def test_tables_and_blocks_are_refused_by_name(name):
+def test_tables_and_blocks_of_any_exponent_are_refused_by_name(name):
     layer, x, config, words = FIXED_WEIGHTS[name]
     graph = quantized(nn.Sequential(layer), x, config)
     with pytest.raises(HardwareError, match=words.replace("'0'", "'_0'")):

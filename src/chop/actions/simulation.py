@@ -12,6 +12,7 @@ from chop.hw.design.design import Interface
 from chop.hw.flow import synth
 from chop.hw.flow.project import latest_project
 from chop.hw.interfaces.axi_wrapper import run_axi_bench
+from chop.hw.sim.activity import Activity, count_activity, store
 from chop.hw.sim.cocotb_run import CocotbResult, run_cocotb
 from chop.hw.sim.emit import read_inputs, read_interface, read_vectors, require_ours
 from chop.hw.sim.exercise import STALLS, exercise
@@ -76,6 +77,19 @@ def simulate(
     if waves:
         draw_handshakes(verdict, interface, hardware / "sim" / "handshakes.png")
     return verdict
+
+
+@takes(HardwareError, project_dir=PATH | NONE)
+def measure_activity(project_dir: str | Path | None = None, *, trust: bool = False) -> Activity:
+    """Count the toggles of each stage for the emitted test vectors, and store the counts.
+
+    The counts are also in `hardware/sim/activity.json`. `project_dir` and `trust`: see `simulate`.
+    """
+    hardware = _hardware(project_dir)
+    interface = emitted_interface(project_dir, trust=trust)
+    activity = count_activity(hardware, interface, read_inputs(hardware, interface))
+    store(activity, hardware)
+    return activity
 
 
 @takes(HardwareError, project_dir=PATH | NONE)

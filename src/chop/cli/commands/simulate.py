@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from chop.actions.hardware import build_hardware
-from chop.actions.simulation import emitted_interface, require_simulator, simulate
+from chop.actions.simulation import (
+    emitted_interface,
+    measure_activity,
+    require_simulator,
+    simulate,
+)
 from chop.cli.emitted_design import (
     HARDWARE,
     DesignOptions,
@@ -18,6 +23,7 @@ from chop.cli.emitted_design import (
 from chop.cli.session import Session
 from chop.errors import ConfigError
 from chop.hw.interfaces.axi_wrapper import emit_axi
+from chop.hw.sim.activity import NOTE
 
 EXAMPLES = ("mase simulate out/emit", "mase simulate out/quantize --dataset digits --waves")
 
@@ -32,6 +38,9 @@ class SimulateConfig(DesignOptions):
         "the whole board with its host program (`hw --board`).",
     ] = "verilator"
     waves: Annotated[bool, "Store waveforms of the first cycles."] = False
+    activity: Annotated[
+        bool, "Count the toggles of each stage, with an estimate of its share of the energy."
+    ] = False
     trust: Annotated[
         bool,
         "Run a folder whose files were emitted elsewhere, or changed since. RTL is a program and "
@@ -66,7 +75,8 @@ def run(config: SimulateConfig, session: Session) -> dict[str, Any]:
             simulate(session.folder, simulator=config.simulator, waves=config.waves)
     session.console.say(f"{built.verdict}")
     report = f"{HARDWARE}/{built.report.name}"
-    return {**inputs.facts, **_verdict(built.verdict), "report": report}
+    facts = {**inputs.facts, **_verdict(built.verdict), "report": report}
+    return {**facts, **_activity(session.folder, config, session)}
 
 
 def _simulate_project(project: Path, config: SimulateConfig, session: Session) -> dict[str, Any]:
@@ -78,7 +88,20 @@ def _simulate_project(project: Path, config: SimulateConfig, session: Session) -
             project, simulator=config.simulator, waves=config.waves, trust=config.trust
         )
     session.console.say(f"{project}: {verdict}")
-    return {"project": str(project), **_verdict(verdict)}
+    facts = {"project": str(project), **_verdict(verdict)}
+    return {**facts, **_activity(project, config, session)}
+
+
+def _activity(project: Path, config: SimulateConfig, session: Session) -> dict[str, Any]:
+    """Return and print the toggles of each stage, if they are asked for."""
+    if not config.activity:
+        return {}
+    with session.console.progress("count toggles"):
+        activity = measure_activity(project, trust=config.trust)
+    rows = activity.rows()
+    session.console.say(f"switching activity over {activity.tensors} tensors ({NOTE}):")
+    session.console.table(rows)
+    return {"activity": {"tensors": activity.tensors, "cycles": activity.cycles, "stages": rows}}
 
 
 def _verdict(verdict: Any) -> dict[str, Any]:

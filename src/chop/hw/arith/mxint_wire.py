@@ -184,15 +184,34 @@ def of_values(number: MXInt, values: Any, row: int) -> tuple[Mxint, Ints]:
     largest = np.maximum.reduceat(largest, range(0, row, block_of(number, row)), axis=1)
     exponents = np.frexp(largest[largest > 0])[1] - 1
     lowest, highest = (int(exponents.min()), int(exponents.max())) if exponents.size else (0, 0)
-    frac_width, top = number.width - 2 - lowest, highest - lowest
-    if number.width + top > WIDEST_CONSTANT:
+    if number.width + highest - lowest > WIDEST_CONSTANT:
         raise ConfigError(
             f"MXINT: blocks of constants have exponents from {lowest} to {highest}. Allowed: "
             f"{WIDEST_CONSTANT - number.width} apart. Lower exponent_width."
         )
+    wire = _constant_wire(number, lowest, highest, row)
+    return wire, np.ldexp(values, wire.frac_width).astype(np.int64)
+
+
+def of_format(number: MXInt, row: int) -> Mxint:
+    """Return the wire of all constants that the format `number` has, for those written later."""
+    last = number.max_exponent
+    if number.width + 2 * last > WIDEST_CONSTANT:
+        most = (WIDEST_CONSTANT - number.width) // 2
+        raise ConfigError(
+            f"MXINT: weights written at run time have exponents from {-last} to {last} with "
+            f"exponent_width = {number.exponent_width} and width = {number.width}. Allowed: "
+            f"exponent_width up to {(most + 1).bit_length()}."
+        )
+    return _constant_wire(number, -last, last, row)
+
+
+def _constant_wire(number: MXInt, lowest: int, highest: int, row: int) -> Mxint:
+    """Return the wire of constants in blocks with exponents from `lowest` to `highest`."""
+    top = highest - lowest
     shape = (number.width, top, block_of(number, row), row)
-    wire = Mxint(number.width + top, frac_width, True, False, "saturate", "nearest_even", *shape)
-    return wire, np.ldexp(values, frac_width).astype(np.int64)
+    rules = (True, False, "saturate", "nearest_even")
+    return Mxint(number.width + top, number.width - 2 - lowest, *rules, *shape)  # type: ignore[arg-type]
 
 
 def block_of(number: MXInt, row: int) -> int:

@@ -1,5 +1,7 @@
 """AXI wrapper of an emitted design: `axi/<top>_axi.sv`, its parts and a cocotb test bench.
 
+With `component.xml`, its IP-XACT description, and a Vivado script (`ip_xact`).
+
 Each port of the design becomes an AXI4-Stream port: `s_axis_<input>` or `m_axis_<output>`. A beat
 is one transfer, lane 0 in the low bits, zeros above the last lane up to a whole byte. TLAST marks
 the last beat of a tensor. `s_axil` is the AXI4-Lite port of `axi_lite_registers.sv`, which lists
@@ -21,6 +23,7 @@ from chop.hw.design.folders import INTERFACES
 from chop.hw.design.memories import Files
 from chop.hw.design.reload import PORT
 from chop.hw.design.stream import Stream
+from chop.hw.interfaces.ip_xact import ip_files, is_vector
 from chop.hw.sim.cocotb_run import (
     AXI_BENCH,
     CLOCK_PROGRAM,
@@ -73,10 +76,20 @@ def emit_axi(directory: Path, *, clocks: int = 1) -> list[str]:
     `clocks`: 2 gives the streams a clock of their own.
     """
     present = {path.stem for path in (directory / "rtl").glob("*.sv")}
-    files = axi_files(read_interface(directory), present, clocks=clocks)
+    interface = read_interface(directory)
+    files = axi_files(interface, present, clocks=clocks)
+    ports = wrapper_ports(interface, has_crossing=clocks == 2)
+    files |= ip_files(interface, ports, _sources(directory, files))
     write_files(directory, files)
     remove_stale(directory, f"{FOLDER}/*.*", files)
     return sorted(files)
+
+
+def _sources(directory: Path, files: Files) -> list[str]:
+    """Return the paths of all modules and memories of a design and its wrapper."""
+    paths = (path for pattern in ("rtl/*.sv", "mem/*.mem") for path in directory.glob(pattern))
+    modules = [name for name in files if name.endswith(".sv")]
+    return [*(str(path.relative_to(directory)) for path in paths), *modules]
 
 
 def run_axi_bench(directory: Path, simulator: str = "icarus") -> CocotbResult:
@@ -169,9 +182,8 @@ def _port(name: str, bits: int, is_input: bool) -> str:
 
 
 def _range(name: str, bits: int) -> str:
-    """Return the range of a vector; data and bytes of a stream are vectors also of one bit."""
-    is_vector = bits > 1 or name.endswith(("tdata", "tkeep"))
-    return f"[{bits - 1}:0] " if is_vector else ""
+    """Return the range of a vector; empty for a scalar."""
+    return f"[{bits - 1}:0] " if is_vector(name, bits) else ""
 
 
 def _signals(interface: Interface) -> str:

@@ -170,8 +170,6 @@ class Lowerer:
 
     def _fixed_weights(self, node: fx.Node, component: Component) -> str:
         """Return why the weights of `node` cannot be written; empty if they can, or it has none."""
-        if component.kind == "mxint_linear":
-            return "the range of the exponents of weights in MXINT is part of the design"
         if has_streamed(component) or not self._has_parameters(node):
             return ""
         how = self.parallelism.multiplier_of(node.name)

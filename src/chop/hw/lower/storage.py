@@ -14,7 +14,7 @@ from chop.log import get_logger
 logger = get_logger(__name__)
 
 ALLOWED = "Allowed: linear, conv1d, conv2d"
-ALLOWED_RELOAD = "fixed-point weights in a memory, as multiplier 'array' and 'packed' have"
+ALLOWED_RELOAD = "weights in a memory, as multiplier 'array' and 'packed' have"
 
 
 @dataclass(frozen=True)

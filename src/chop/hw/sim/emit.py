@@ -1,7 +1,6 @@
 """SystemVerilog of a design: `rtl/top.sv`, the components used, `mem/*.mem`, `design.json`.
 
-Same design, same bytes: no time stamps, no absolute paths. All text is made before anything is
-written, and each file appears at once.
+Same design, same bytes. All text is made before anything is written; each file appears at once.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from chop.hw.timing.liveness import check_live
 
 BOARD_FILES = ("board/*.*", "board/Makefile")
 """Patterns of the files of a board project."""
+AROUND = ("component.xml", *BOARD_FILES)
 _LIBRARIES: list[Path] = [*ROOMS]
 
 
@@ -50,7 +50,7 @@ def emit(design: Design, directory: Path) -> Path:
     require_sound(design)
     files = {**design_files(design), **ends_files(design)}
     write_files(directory, files)
-    for pattern in ("rtl/*.sv", "mem/*.mem", "test/ends_*.mem", "axi/*", "reload/*", *BOARD_FILES):
+    for pattern in ("rtl/*.sv", "mem/*.mem", "test/ends_*.mem", "axi/*", "reload/*", *AROUND):
         remove_stale(directory, pattern, files)
     return directory
 

@@ -21,7 +21,7 @@ from chop.files import cache_dir, read_json, read_text
 
 MANIFEST = "manifest.json"
 FOLDERS = ("rtl", "mem", "test", "axi", "board", "reload")
-SEALED = (*(f"{folder}/" for folder in FOLDERS), "design.json")
+SEALED = (*(f"{folder}/" for folder in FOLDERS), "design.json", "component.xml")
 """Files that the manifest lists: all that a tool reads of a project."""
 ADVICE = "If you trust it, say so: --trust, or simulate(…, trust=True)."
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

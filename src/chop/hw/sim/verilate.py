@@ -27,14 +27,21 @@ DRIVER = Path(__file__).parent / "driver.cpp"
 HEADER = DRIVER.with_suffix(".h")
 TRIGGERS = DRIVER.with_name("triggers.h")
 _CXX_FLAGS = ("-std=gnu++17", "-pthread", "-fno-strict-aliasing")
-_LEVELS = {"fast": "-O1", "waves": "-O1", "long": "-O3", "quick": "-O0"}
+_LEVELS = {"fast": "-O1", "waves": "-O1", "long": "-O3", "quick": "-O0", "activity": "-O1"}
 """Optimisation of each kind of program: a quick one compiles for longer than it runs."""
-_RUNTIME = {
-    False: ("verilated", "verilated_threads"),
-    True: ("verilated", "verilated_threads", "verilated_fst_c"),
+_PLAIN = ("verilated", "verilated_threads")
+_RUNTIME = dict.fromkeys(_LEVELS, _PLAIN) | {
+    "waves": (*_PLAIN, "verilated_fst_c"),
+    "activity": (*_PLAIN, "verilated_vcd_c"),
 }
 _PRELUDE = ("verilated.h", "cstdint", "cstdio", "cstring", "memory", "vector")
-_OPTIONS = {"fast": (), "waves": ("--trace-fst",), "long": ("--flatten",), "quick": ()}
+_OPTIONS = {
+    "fast": (),
+    "waves": ("--trace-fst",),
+    "long": ("--flatten",),
+    "quick": (),
+    "activity": ("--trace-vcd", "--no-trace-params", "--trace-max-width", "65536"),
+}
 
 
 def lint(directory: Path, top: str = "top", folders: Iterable[str] = ("rtl",)) -> str:
@@ -89,7 +96,8 @@ def build_program(
     """Return a program of RTL with the C++ file `driver`, built if a source changed.
 
     The driver has a `main` and includes "Vtop.h". The program is in a folder of `directory`.
-    `kind` is "fast", or "long" for a program that compiles slowly and runs fast.
+    `kind` is "fast", "long" for a program that compiles slowly and runs fast, or "activity" for
+    one that traces all nets.
     """
     key = hashlib.sha256(toolchain.verilator().version().encode())
     for source in (*sources, driver):
@@ -102,7 +110,7 @@ def build_program(
         _verilate(top, sources, work, _OPTIONS[kind])
         _put_resets_aside(work)
         parts = [*(p.name for p in sorted(work.glob("Vtop*.cpp"))), str(driver)]
-        _link(work, parts, kind, _RUNTIME[False])
+        _link(work, parts, kind, _RUNTIME[kind])
         manifest.note_built(program)
     return program
 
@@ -183,11 +191,11 @@ def _verilate(top: str, sources: Sequence[Path], work: Path, options: Sequence[s
 
 def _compile(work: Path, kind: str) -> None:
     """Compile the design as one translation unit: small designs take a second or two."""
-    waves, is_long = kind == "waves", kind == "long"
+    is_long = kind == "long"
     parts = [*(p.name for p in sorted(work.glob("Vtop*.cpp"))), "model.cpp"]
     parts += [str(DRIVER)] if is_long else []
     # objects shared by all designs are not optimised as a program for long runs is
-    shared = _RUNTIME[waves] if is_long else (*_RUNTIME[waves], "driver")
+    shared = _RUNTIME[kind] if is_long else (*_RUNTIME[kind], "driver")
     _link(work, parts, kind, shared)
 
 
@@ -235,24 +243,26 @@ def _included(part: str) -> str:
 
 
 def _flags(kind: str) -> list[str]:
-    waves = kind == "waves"
+    waves, nets = kind == "waves", kind == "activity"
     include = toolchain.verilator().include
     places = ["-I", str(include), "-I", str(include / "vltstd")]
-    switches = [f"-DVM_TRACE={int(waves)}", f"-DVM_TRACE_FST={int(waves)}"]
+    switches = [f"-DVM_TRACE={int(waves or nets)}", f"-DVM_TRACE_FST={int(waves)}"]
+    switches += ["-DVM_TRACE_VCD=1"] if nets else []
     return [*_CXX_FLAGS, _LEVELS[kind], *switches, "-DVM_COVERAGE=0", "-DVM_SC=0", *places]
 
 
 def _runtime(kind: str) -> Path:
     """Compile Verilator's run time, headers and the driver once, in the user's cache."""
-    tool, waves = toolchain.verilator(), kind == "waves"
+    tool = toolchain.verilator()
     driver = DRIVER.read_text() + HEADER.read_text()
     key = hashlib.sha256(f"{tool.version()} {_flags(kind)} {driver}".encode()).hexdigest()
     cache = cache_dir() / key[:16]
     cache.mkdir(parents=True, exist_ok=True)
     prelude = cache / "prelude.h"
     write_files(cache, {prelude.name: "".join(f"#include <{name}>\n" for name in _PRELUDE)})
-    objects = {f"{name}.o": ["-c", str(tool.include / f"{name}.cpp")] for name in _RUNTIME[waves]}
-    objects["driver.o"] = ["-c", str(DRIVER)]
+    objects = {f"{name}.o": ["-c", str(tool.include / f"{name}.cpp")] for name in _RUNTIME[kind]}
+    if kind != "activity":  # its driver comes with the design
+        objects["driver.o"] = ["-c", str(DRIVER)]
     objects["prelude.h.gch"] = ["-x", "c++-header", str(prelude)]
     for name, source in objects.items():
         if not (cache / name).exists():

@@ -24,6 +24,9 @@ from chop.hw.library.fixed_linear.folded_product import check_lanes as check_lan
 from chop.hw.library.fixed_linear.layer_weights import NO_BIAS as NO_BIAS
 from chop.hw.library.fixed_linear.layer_weights import BlockWeights as BlockWeights
 from chop.hw.library.fixed_linear.layer_weights import ExternalWeights as ExternalWeights
+from chop.hw.library.fixed_linear.layer_weights import (
+    ReloadedBlockWeights as ReloadedBlockWeights,
+)
 from chop.hw.library.fixed_linear.layer_weights import ReloadedWeights as ReloadedWeights
 from chop.hw.library.fixed_linear.layer_weights import Weights as Weights
 from chop.hw.library.fixed_linear.layer_weights import acc_bits as acc_bits
@@ -72,9 +75,17 @@ def weights_of(
     return kind(codes, weight_format, encoded(bias, bias_format), bias_format)
 
 
-def _block_weights(node: fx.Node, weight: Tensor, bias: Tensor | None) -> BlockWeights:
+def _block_weights(
+    node: fx.Node, weight: Tensor, bias: Tensor | None, *, place: str
+) -> BlockWeights:
     """Return weight and bias in the MXINT formats that the node quantises them to."""
-    wire, matrix = weight_codes(mxint_values.parameter_blocks(node, "weight"), _doubles(weight))
+    blocks = mxint_values.parameter_blocks(node, "weight")
+    if place == RELOAD:
+        if bias is None:
+            return ReloadedBlockWeights.of(blocks, _doubles(weight))
+        of_bias = mxint_values.parameter_blocks(node, "bias")
+        return ReloadedBlockWeights.of(blocks, _doubles(weight), of_bias, _doubles(bias))
+    wire, matrix = weight_codes(blocks, _doubles(weight))
     if bias is None:
         return BlockWeights(matrix, wire)
     number, vector = bias_codes(mxint_values.parameter_blocks(node, "bias"), _doubles(bias))
@@ -168,7 +179,7 @@ def _add_blocks(low: Lowerer, node: fx.Node) -> tuple[Value, Wire]:
     weight, bias = parameters_of(low, node)
     outputs, inputs = weight.shape
     number = mxint_values.needed_blocks(low, node, "data_in_0")
-    weights = _block_weights(node, weight, bias)
+    weights = _block_weights(node, weight, bias, place=low.weight_place(node))
     unit = math.gcd(inputs, block_of(number, inputs), weights.wire.block)
     in_lanes, out_lanes = low.parallelism.of(node.name, unit, outputs)
     value = mxint_values.block_operand(low, node, 0, in_lanes)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from chop.hw.arith import golden
 from chop.hw.arith.golden import Fixed, Ints, Span
-from chop.hw.arith.mxint_wire import Mxint, of_values
+from chop.hw.arith.mxint_wire import Mxint, of_format, of_values
 from chop.hw.design.component import Memory, Parameter, precision
 from chop.hw.design.samples import BYTE, codes, in_tensors, matched_ends
 from chop.hw.design.stream import Stream, pack_words
@@ -232,6 +232,37 @@ class ReloadedWeights(Weights):
     def _reach(self, data: Fixed) -> int:
         exact = self.span(data)
         return max(-exact.low, exact.high)
+
+
+@dataclass(frozen=True, eq=False)
+class ReloadedBlockWeights(BlockWeights, ReloadedWeights):
+    """Weights in MXINT that can be replaced at run time, with any exponents of the format."""
+
+    @classmethod
+    def of(
+        cls,
+        number: MXInt,
+        weight: npt.NDArray[np.float64],
+        bias_number: MXInt | None = None,
+        bias: npt.NDArray[np.float64] | None = None,
+    ) -> Self:
+        """Quantise a matrix (outputs, inputs) and a bias, and return them in any-value formats."""
+        wire = of_format(number, weight.shape[1])
+        matrix = _format_codes(number, wire, weight)
+        if bias is None or bias_number is None:
+            return cls(matrix, wire)
+        wide = of_format(bias_number, len(bias))
+        return cls(
+            matrix,
+            wire,
+            _format_codes(bias_number, wide, bias),
+            Fixed(wide.width, wide.frac_width),
+        )
+
+
+def _format_codes(number: MXInt, wire: Mxint, values: npt.NDArray[np.float64]) -> Ints:
+    quantized = number.quantize(doubles(values)).numpy()
+    return np.ldexp(quantized, wire.frac_width).astype(np.int64)  # type: ignore[no-any-return]
 
 
 def weight_codes(number: MXInt, values: npt.NDArray[np.float64]) -> tuple[Mxint, Ints]:
