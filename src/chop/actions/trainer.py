@@ -56,6 +56,7 @@ class GraphTrainer(Trainer):
         self._loss_sum = torch.tensor(_stored_loss(resume_from_checkpoint), dtype=torch.float64)
         output = super().train(resume_from_checkpoint, *args, **kwargs)
         self._check_finite()
+        self._check_weights()
         # Trainer divides the loss of the steps since the resume by the number of all steps
         loss = float(self._loss_sum) / max(output.global_step, 1)
         return output._replace(training_loss=loss, metrics={**output.metrics, "train_loss": loss})
@@ -73,6 +74,16 @@ class GraphTrainer(Trainer):
                 f"(learning_rate is {self.args.learning_rate}). Give a smaller learning rate, or "
                 "look at the data and at ranges of formats for values that overflow."
             )
+
+    def _check_weights(self) -> None:
+        """Raise if the last step made a weight infinite or NaN: its loss was computed before."""
+        for name, weight in self.model.named_parameters() if self.model is not None else ():
+            if not torch.isfinite(weight.detach()).all():
+                raise TrainingError(
+                    f"training, by step {self.state.global_step}: parameter '{name}' is not finite "
+                    f"(learning_rate is {self.args.learning_rate}). Its gradient was infinite or "
+                    "NaN, as that of sqrt or log at 0. Change the model there, or do not train it."
+                )
 
     def compute_loss(
         self,
