@@ -145,7 +145,10 @@ class _Search:
         inputs = [bind_inputs(graph, batch, WHERE) for batch in wider.batches]
         if not inputs:
             raise DataError(f"{WHERE}: expected at least one batch, got none.")
-        expected = [scores_of(reference.model(**each)).double() for each in inputs]
+        expected = []
+        for number, each in enumerate(inputs):
+            with running(WHERE, number):
+                expected.append(scores_of(reference.model(**each)).double())
         return _Search(graph, calls, _groups(layers), inputs, expected)
 
     def error(self, quantized: frozenset[Group]) -> float:
