@@ -102,6 +102,26 @@ def test_weights_that_the_last_step_made_nan_are_refused():
         trainer.train()
 
 
+class Logarithm(nn.Module):
+    """A sum of weights in a logarithm: negative after one step."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2, bias=False)
+        nn.init.constant_(self.layer.weight, 1e-3)
+
+    def forward(self, x):
+        return self.layer(x.abs()).log()
+
+
+def test_a_loss_that_the_last_step_made_nan_is_refused():
+    rows = ArrayDataset({"x": torch.randn(8, 4), "labels": torch.zeros(8, 2) - 20})
+    trainer = get_trainer(Logarithm(), {"train": rows, "test": rows}, max_steps=1, **SHORT)
+    with pytest.raises(TrainingError, match=r"after step 1 the loss .* is not finite"):
+        trainer.train()
+    assert all(weight.isfinite().all() for weight in trainer.model.parameters())
+
+
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
     results = []
