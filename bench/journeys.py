@@ -40,6 +40,8 @@ from chop.dataset.row_selection import LABEL_NAMES
 from chop.ir.trace.inputs import Signature
 
 RESULT = "journeys"
+OUT = Path("out/journeys")
+"""Default folder of the journeys, and its name in records."""
 ROOT = Path(__file__).resolve().parents[1]
 INTERRUPTED = "not run: the journey was stopped before this step."
 TEXTS = ("command", "reason")
@@ -299,7 +301,7 @@ def travel(
     result = _stored(place, settings) if is_stored else mase.journey(place, **settings)
     steps = [*result["steps"], *_other_programs(subject, models, dataset, folder, result, peer)]
     steps = [
-        {**step, **{key: _plain(step[key], (models, data)) for key in TEXTS if key in step}}
+        {**step, **{key: _plain(step[key], (models, data, out)) for key in TEXTS if key in step}}
         for step in steps
     ]
     refused = sum(step["outcome"] == "refused" for step in steps)
@@ -360,7 +362,7 @@ def _arguments(rows: Data, model: torch.nn.Module, count: int) -> dict[str, Any]
 
 def _plain(text: str, folders: tuple[Path | None, ...]) -> str:
     """Return a command line without the folders of this machine."""
-    for name, folder in zip(("MODELS", "DATA"), folders, strict=True):
+    for name, folder in zip(("MODELS", "DATA", str(OUT)), folders, strict=True):
         for path in [] if folder is None else [str(folder.resolve()), str(folder)]:
             text = text.replace(path, name)
     return text
@@ -373,7 +375,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))
     parser.add_argument("--models", type=Path, default=os.environ.get("MASE_MODELS"))
     parser.add_argument("--data", type=Path, default=os.environ.get("MASE_DATA"))
-    parser.add_argument("--out", type=Path, default=Path("out/journeys"))
+    parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--peers", metavar="PYTHON", default=os.environ.get("MASE_PEERS"))
     parser.add_argument(
         "--stored", action="store_true", help="store an interrupted journey as it is"

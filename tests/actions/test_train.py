@@ -14,7 +14,13 @@ from chop import MaseGraph
 from chop.actions.batch_columns import match_columns
 from chop.actions.trainer import COMPLETE, last_complete, loss_of
 from chop.dataset import ArrayDataset, get_dataset
-from chop.errors import CheckpointError, ConfigError, DataError, MissingDependencyError
+from chop.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    MissingDependencyError,
+    TrainingError,
+)
 from chop.models import MLP, get_model
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
 from chop.tools import get_trainer
@@ -73,6 +79,47 @@ def test_a_graph_without_labels_gets_its_loss_from_the_trainer():
 def test_a_mase_graph_may_stand_for_its_model():
     graph = bert_graph()
     assert get_trainer(graph, small(), **SHORT).model is graph.model
+
+
+class Root(nn.Module):
+    """The gradient of a root at 0 is infinite, and NaN behind a square."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        nn.init.zeros_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, x):
+        return self.layer(x).square().sqrt()
+
+
+def test_weights_that_the_last_step_made_nan_are_refused():
+    """The loss of the only step is finite: it is computed before the weights change."""
+    rows = ArrayDataset({"x": torch.randn(8, 4), "labels": torch.zeros(8, dtype=torch.int64)})
+    trainer = get_trainer(Root(), {"train": rows, "test": rows}, max_steps=1, **SHORT)
+    with pytest.raises(TrainingError, match=r"by step 1: parameter 'layer.weight' is not finite"):
+        trainer.train()
+
+
+class Logarithm(nn.Module):
+    """A sum of weights in a logarithm: negative after one step."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2, bias=False)
+        nn.init.constant_(self.layer.weight, 1e-3)
+
+    def forward(self, x):
+        return self.layer(x.abs()).log()
+
+
+def test_a_loss_that_the_last_step_made_nan_is_refused():
+    rows = ArrayDataset({"x": torch.randn(8, 4), "labels": torch.zeros(8, 2) - 20})
+    trainer = get_trainer(Logarithm(), {"train": rows, "test": rows}, max_steps=1, **SHORT)
+    with pytest.raises(TrainingError, match=r"after step 1 the loss .* is not finite"):
+        trainer.train()
+    assert all(weight.isfinite().all() for weight in trainer.model.parameters())
 
 
 @pytest.mark.slow

@@ -49,7 +49,9 @@ def test_names_are_unique_and_absent_data_is_none(journeys, tmp_path):
 
 def test_stored_commands_have_no_folder_of_this_machine(journeys, tmp_path):
     line = f"mase trace {tmp_path}/bert-tiny"
-    assert journeys._plain(line, (tmp_path, None)) == "mase trace MODELS/bert-tiny"
+    assert journeys._plain(line, (tmp_path, None, None)) == "mase trace MODELS/bert-tiny"
+    line = f"mase eval {tmp_path}/mlp/float"
+    assert journeys._plain(line, (None, None, tmp_path)) == "mase eval out/journeys/mlp/float"
 
 
 def test_a_model_of_a_package_is_a_file_below_its_folder(journeys, tmp_path):

@@ -13,6 +13,9 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import ConfigError, GraphError, TraceError
 from chop.ir.trace.size_rules import _RULES
+from chop.kernels.cache import PackedCache
+from chop.serve.batch_engine import BatchEngine
+from chop.serve.speculation import check_speculation
 
 BASE = {
     "vocab_size": 96,
@@ -30,13 +33,17 @@ UNABLE = {
         {**HEADS, **EXPERTS, **GROUPS, "v_head_dim": 8},
         "graph is for one length alone",
     ),
-    "Lfm2": ({"layer_types": ["conv", "full_attention"]}, "in a way that cannot be recorded"),
+    "FalconH1": (
+        {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8}
+        | {"num_hidden_layers": 1, "mamba_chunk_size": 8},
+        "keeps a recurrent state",
+    ),
 }
 
 
 def model_of(name: str) -> nn.Module:
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**BASE, **UNABLE[name][0])
+    config = getattr(transformers, f"{name}Config")(**{**BASE, **UNABLE[name][0]})
     return getattr(transformers, f"{name}ForCausalLM")(config).eval()
 
 
@@ -54,6 +61,49 @@ def test_complex_rotations_leave_the_length_open() -> None:
     settings = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
     expected = model.generate(ids, **settings)
     assert torch.equal(MaseGraph(model, cache=True).generate(ids, **settings), expected)
+
+
+SHORT = {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3}
+MIXED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+CONVOLUTIONS = {"Lfm2": {**SHORT, "conv_bias": True}, "Lfm2Moe": {**SHORT, **MIXED}}
+"""Models with short convolutions, whose last inputs are in the cache."""
+
+
+def convolving(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**{**BASE, **CONVOLUTIONS[name]})
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    for parameter in model.parameters():  # as drawn, the logits are nearly constant
+        nn.init.normal_(parameter, std=0.15)
+    return model
+
+
+PROMPTS = {"one token": (1, 0), "shorter than the kernel": (2, 0), "padded": (7, 3)}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_short_convolutions_generate_as_transformers_does(name) -> None:
+    model = convolving(name)
+    graph = MaseGraph(model, cache=True)
+    for length, padding in PROMPTS.values():
+        ids = torch.randint(3, 90, (2, length))
+        mask = torch.ones_like(ids)
+        mask[0, :padding] = 0
+        settings = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+        settings |= {"attention_mask": mask, "output_logits": True, "return_dict_in_generate": True}
+        expected, ours = model.generate(ids, **settings), graph.generate(ids, **settings)
+        assert torch.equal(ours.sequences, expected.sequences)
+        torch.testing.assert_close(ours.logits, expected.logits)
+
+
+def test_batches_and_drafts_refuse_states_of_convolutions() -> None:
+    graph = MaseGraph(convolving("Lfm2"), cache=True)
+    with pytest.raises(ConfigError, match=r"layer 0 of Lfm2ForCausalLM .* keys and values only"):
+        BatchEngine(graph)
+    with pytest.raises(ConfigError, match=r"speculate: layer 0 of Lfm2.* of a convolution"):
+        check_speculation(graph)
+    with pytest.raises(ConfigError, match=r"layer 0: LinearAttentionLayer keeps no keys"):
+        PackedCache(graph.model.config, "mxint8")
 
 
 KEYS = torch.zeros(1, 2, 3, 8)

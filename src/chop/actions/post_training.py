@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from chop.actions.fused_layers import fused_groups, one_row_per_group
 from chop.actions.weight_budget import WeightBudget
+from chop.actions.wider_layers import WIDER, WiderFormat, widen_layers
 from chop.errors import ConfigError, RegistryError
 from chop.ir.graph import MaseGraph
 from chop.ir.trace.environment import evaluation_mode
@@ -148,7 +150,8 @@ class FormatChoices:
             "loss": chosen["loss"],
         }
         labels = record["assignment"]
-        rules = {node: {"config": dict(self.formats[label])} for node, label in labels.items()}
+        modules = {row["node"]: row["module"] for row in self.table}  # every call of a module
+        rules = {modules[n]: {"config": dict(self.formats[form])} for n, form in labels.items()}
         more = {"sensitivity": sensitivity_record(self.table, record)}
         return {"by": "name", **rules}, {**record, **more}
 
@@ -402,6 +405,7 @@ def quantize_with_data(
     *,
     observer: str | Mapping[str, Any] | None = None,
     keep: Path | None = None,
+    wider: WiderFormat | None = None,
 ) -> dict[str, Any]:
     """Quantise by `rules` with the methods that `method` names; return records of the layers.
 
@@ -411,6 +415,8 @@ def quantize_with_data(
     `options`: further arguments of a method's pass by name, "calibrate" for the observer. `keep`:
     folder of finished layers, from which the same call resumes after an interruption.
     The experts of a mixture become a layer each, except with "nearest" alone.
+    `wider`: format for layers whose error at the output stands out, if they are rounded to nearest;
+    the record `wider` names them. It needs rules by name.
     The record `fallbacks` has, by method, the modules for which rounding to nearest was better.
     """
     chosen, more = methods_named(method), options or {}
@@ -435,6 +441,12 @@ def quantize_with_data(
     if any(name != NEAREST for name in chosen):
         split_experts(graph)  # each has inputs of its own
     apply("before")
+    if wider is not None:
+        trial = _copy_with_same_tensors(graph)
+        plan.quantize(trial)
+        records[WIDER] = widen_layers(trial, graph, wider)
+        rules = {**rules, **wider.rules(records[WIDER]["layers"])}
+        plan = dataclasses.replace(plan, rules=rules)
     records.update(plan.quantize(graph))
     apply("after")
     return records

@@ -20,6 +20,8 @@ SHIPPED_WIDTHS = (4, 8)
 BY_CHANNEL = {4: "int4/channel", 8: "int8/channel"}
 BOUNDED = {4: "mxint4/32:exponent_width=5", 8: "mxint8/32:exponent_width=5"}
 """Formats whose steps are float16 numbers: 2**-21 or more."""
+WIDE = {16: "int16/channel"}
+"""Format of layers that 8 bits cannot hold; `mase pack` has no kernel for it."""
 TINY, BLOCK = 2.0**-15, 32
 """Largest magnitude of a block below which `BOUNDED` rounds more than a format without bounds."""
 
@@ -121,7 +123,7 @@ TARGETS: dict[str, Target] = {
         {4: "int4/32", 8: "int8/channel"},
         embeddings=False,
         kernels=BY_CHANNEL,
-        wide={16: "int16/channel"},
+        wide=WIDE,
     ),
     "rtl": Target({4: "mxint4", 8: "mxint8"}, rounds_inputs=True, embeddings=False),
 }

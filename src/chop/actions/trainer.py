@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, Trainer
 from chop.actions.batch_columns import LABELS, takes
 from chop.errors import CheckpointError, DataError, TrainingError
 from chop.files import read_json, write_whole
+from chop.ir.trace.environment import evaluation_mode
 
 COMPLETE = "complete.json"
 """Last file of a checkpoint; a checkpoint without it is incomplete."""
@@ -43,6 +44,7 @@ class GraphTrainer(Trainer):
         self.folder = Path(self.args.output_dir or ".")
         self.has_own_loss = takes(model, LABELS)
         self._loss_sum = torch.zeros((), dtype=torch.float64)
+        self._last_rows: dict[str, Any] | None = None
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
@@ -56,13 +58,18 @@ class GraphTrainer(Trainer):
         self._loss_sum = torch.tensor(_stored_loss(resume_from_checkpoint), dtype=torch.float64)
         output = super().train(resume_from_checkpoint, *args, **kwargs)
         self._check_finite()
+        self._check_weights()
+        self._check_last_loss()
         # Trainer divides the loss of the steps since the resume by the number of all steps
         loss = float(self._loss_sum) / max(output.global_step, 1)
         return output._replace(training_loss=loss, metrics={**output.metrics, "train_loss": loss})
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Tensor:
         """Run one step as Trainer does, and add up its loss."""
-        loss: Tensor = super().training_step(*args, **kwargs)
+        self._last_rows = inputs
+        loss: Tensor = super().training_step(model, inputs, *args, **kwargs)
         self._loss_sum = self._loss_sum.to(loss.device) + loss.detach().double()
         return loss
 
@@ -72,6 +79,29 @@ class GraphTrainer(Trainer):
                 f"training, by step {self.state.global_step}: the loss is not finite "
                 f"(learning_rate is {self.args.learning_rate}). Give a smaller learning rate, or "
                 "look at the data and at ranges of formats for values that overflow."
+            )
+
+    def _check_weights(self) -> None:
+        """Raise if the last step made a weight infinite or NaN: its loss was computed before."""
+        for name, weight in self.model.named_parameters() if self.model is not None else ():
+            if not torch.isfinite(weight.detach()).all():
+                raise TrainingError(
+                    f"training, by step {self.state.global_step}: parameter '{name}' is not finite "
+                    f"(learning_rate is {self.args.learning_rate}). Its gradient was infinite or "
+                    "NaN, as that of sqrt or log at 0. Change the model there, or do not train it."
+                )
+
+    def _check_last_loss(self) -> None:
+        """Raise if the trained model has no finite loss on the rows of the last step."""
+        if self._last_rows is None or self.model is None:
+            return
+        with torch.no_grad(), evaluation_mode(self.model):
+            loss = self.compute_loss(self.model, self._prepare_inputs(dict(self._last_rows)))
+        if not torch.isfinite(loss):
+            raise TrainingError(
+                f"training: after step {self.state.global_step} the loss on the rows of that step "
+                f"is not finite (learning_rate is {self.args.learning_rate}). Give a smaller "
+                "learning rate, or train without the layers before a log, a root or a quotient."
             )
 
     def compute_loss(

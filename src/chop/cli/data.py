@@ -50,10 +50,14 @@ class Data:
 
         These are two rows, or as many as a graph for one number of rows takes.
         """
-        rows = max(_pinned_rows(graph), default=2)
+        rows = self.pinned_rows(graph) or 2
         indices, test = range(min(rows, len(self.test))), self.test
         some = test.select(indices) if hasattr(test, "select") else [test[i] for i in indices]
         return Data({**self.splits, TEST: some}, self.tokenizer)
+
+    def pinned_rows(self, graph: MaseGraph) -> int:
+        """Return the number of rows of every batch of a graph for one size; 0 if any will do."""
+        return max(_pinned_rows(graph), default=0)
 
     def for_choosing(self) -> Data:
         """Return the data with the validation rows as test rows, to choose among models.

@@ -25,12 +25,15 @@ from chop.actions.records import write_csv
 from chop.actions.targets import (
     DEFAULT_TARGET,
     SHIPPED_WIDTHS,
+    WIDE,
     Target,
     check_target,
     is_convolution,
 )
+from chop.actions.targets import layer_config as weight_config
 from chop.actions.weight_budget import WeightBudget
 from chop.actions.weighted_layers import weight_count, weighted_layers, weighted_ops
+from chop.actions.wider_layers import WIDER, WiderFormat, wider_text
 from chop.cli.allocation_budget import parsed_budget
 from chop.cli.commands.quantize import QuantizeConfig
 from chop.cli.data import Data
@@ -54,6 +57,8 @@ DEFAULT_FORMAT = "mxint8"
 """Format of weights and inputs if no option names one: nearly as accurate as floats."""
 WIDE_SHARE = 0.1
 """Largest share of the weights that `--bits 4` widens to 8 bits because of their loss."""
+CHECKED_ROWS = 8
+"""Rows, the last of the calibration rows, on which 8 bits are compared with float."""
 OUTLIER = 4.0
 """Factor over the median loss per weight from which a layer needs 8 bits."""
 WIDTH_ALONE = "integer"
@@ -76,11 +81,14 @@ def quantize_graph(
     elif not config.rules:
         lift_experts(graph)
     record: dict[str, Any] = {}
+    wider: WiderFormat | None = None
     if config.bits is None and config.budget is None and config.for_ is not None:
         width = check_target(config.for_, config.format).width_of(config.format)
         config = dataclasses.replace(config, bits=float(width), format=None)
     if config.bits is not None and not config.is_average:
         rules, record["allocation"] = _fixed_width(config, int(config.bits), session, graph, data)
+        if data is not None and config.bits == max(SHIPPED_WIDTHS):
+            wider = _wider_format(config, graph, data, [path for path in rules if path != "by"])
     elif not config.is_average:
         rules = pass_arguments(config, graph, data)
         check_quantization(graph, rules)
@@ -102,7 +110,10 @@ def quantize_graph(
         config.options,
         observer=config.observer,
         keep=layers,
+        wider=wider,
     )
+    if WIDER in info:
+        _note_wider(info[WIDER], record["allocation"]["assignment"], session, graph)
     if "calibration" in info:
         write_csv(session.folder / "calibration.csv", info["calibration"])
     if config.learn_scales:
@@ -143,6 +154,32 @@ def _fixed_width(
     modules = {node.name: str(node.target) for node in nodes}  # a rule for every call of a module
     rules = {modules[name]: {"config": dict(configs[label])} for name, label in labels.items()}
     return {"by": "name", **rules}, {"assignment": labels}
+
+
+def _wider_format(
+    config: QuantizeConfig, graph: MaseGraph, data: Data, layers: list[str]
+) -> WiderFormat:
+    """Return the format for layers that 8 bits cannot hold; a target may have none."""
+    target = check_target(config.for_ or DEFAULT_TARGET, config.format)
+    forms = target.wide if config.for_ is not None else WIDE  # a target runs its own formats only
+    count = min(config.calibration_rows, len(data.splits["train"]))
+    rows = data.pinned_rows(graph) or min(CHECKED_ROWS, count)
+    last = data.batches(graph.model, rows, max(count // rows, 1))[-1:]
+    name = forms[min(forms)] if forms else ""
+    return WiderFormat(layers, last, name, weight_config(name) if name else {})
+
+
+def _note_wider(
+    record: Mapping[str, Any], assignment: dict[str, str], session: Session, graph: MaseGraph
+) -> None:
+    """Print which layers became wider, and correct their formats in `assignment`."""
+    text = wider_text(record)
+    if text:
+        session.console.note(text)
+    wide = {row["layer"] for row in record["layers"]} if record["format"] else set()
+    for node in graph.nodes:
+        if node.name in assignment and str(node.target) in wide:
+            assignment[node.name] = record["format"]
 
 
 def _layers_for(target: Target, layers: Mapping[fx.Node, nn.Module], name: str) -> list[fx.Node]:

@@ -27,6 +27,14 @@ def update_past(past: Any, key: Tensor, value: Tensor, layer: int) -> tuple[Tens
     return (key, value) if past is None else past.update(key, value, layer)
 
 
+def update_convolution(past: Any, states: Tensor, layer: int, kernel_size: int) -> Tensor:
+    """Store the last inputs of a short convolution; return them with the new ones, `states`."""
+    if past is None:
+        return states
+    every: Tensor = past.update_conv_state(states, layer, conv_kernel_size=kernel_size)
+    return every
+
+
 def update_cross(past: Any, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
     """Return the encoder's keys and values: stored at the first call, read from the cache later."""
     if past is None:
@@ -102,6 +110,22 @@ def bidirectional_mask(mask: Tensor | None, states: Tensor, is_additive: bool = 
     else:
         visible = mask.to(device=states.device, dtype=torch.bool)[:, None, None, :]
     return _additive(visible, states.dtype) if is_additive else visible
+
+
+def other_states(config: Any) -> list[int]:
+    """Return the layers of a model whose cache holds other states than keys and values."""
+    from transformers import DynamicCache
+
+    layers = DynamicCache(config=config).layers
+    return [i for i, layer in enumerate(layers) if not hasattr(layer, "update")]
+
+
+def recurrent_mask(mask: Any, states: Tensor) -> Tensor:
+    """Return one number per token of `states`, 0 for padding, which leaves convolutions alone."""
+    length = states.shape[1]
+    if not isinstance(mask, Tensor) or mask.dim() != 2:
+        return torch.ones(states.shape[:2], dtype=states.dtype, device=states.device)
+    return mask[:, -length:].to(device=states.device, dtype=states.dtype)
 
 
 def _own(past: Any) -> Any:

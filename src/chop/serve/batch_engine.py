@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from chop.errors import ConfigError
+from chop.ir import kv_cache
 from chop.ir.graph import MaseGraph
 from chop.ir.graph.generating_model import has_cache
 from chop.kernels.cache import formats_by_layer
@@ -381,6 +382,11 @@ def _check_graph(graph: MaseGraph) -> None:
         raise ConfigError(
             f"the graph of {type(graph.model).__name__} was captured without its cache. Capture it "
             "with MaseGraph(model, cache=True)."
+        )
+    if others := kv_cache.other_states(graph.model.config):
+        raise ConfigError(
+            f"layer {others[0]} of {type(graph.model).__name__} keeps a state of a convolution, "
+            "and batches hold keys and values only. Use generate."
         )
 
 

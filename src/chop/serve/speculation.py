@@ -20,6 +20,7 @@ from transformers import DynamicCache
 
 from chop.actions.generation import Generated, bytes_of, cache_bytes
 from chop.errors import ConfigError
+from chop.ir import kv_cache
 from chop.ir.graph import MaseGraph
 from chop.ir.graph.generating_model import has_cache
 from chop.serve.draft_gates import DraftGate, PauseGate, TrialGate
@@ -138,6 +139,11 @@ def check_speculation(graph: MaseGraph) -> None:
         raise ConfigError(
             f"speculate: {name} is an encoder-decoder or was captured without its cache. Allowed: "
             "causal language models with a cache."
+        )
+    if others := kv_cache.other_states(config):
+        raise ConfigError(
+            f"speculate: layer {others[0]} of {name} keeps a state of a convolution, which cannot "
+            "drop the tokens of a rejected draft. Allowed: models with full attention."
         )
     if any(DynamicCache(config=config).is_sliding):
         raise ConfigError(

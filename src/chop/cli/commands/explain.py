@@ -61,7 +61,7 @@ def run(config: ExplainConfig, session: Session) -> dict[str, Any]:
         _, info = explain_analysis_pass(graph, {"data": batches, **settings})
     session.console.say(f"compared with {against}")
     _print(session, info)
-    _print_fallbacks(session, Path(source.name))
+    _print_notes_of_run(session, Path(source.name))
     write_csv(session.folder / "layers.csv", [_flat(row) for row in info["layers"]])
     write_csv(session.folder / "kernels.csv", info["kernels"])
     explain_figure(info["loss"], info["layers"], session.folder / "explain.svg")
@@ -112,21 +112,30 @@ def _print(session: Session, info: dict[str, Any]) -> None:
     table([_kernel(row) for row in info["kernels"]])
 
 
-def _print_fallbacks(session: Session, folder: Path) -> None:
-    """Print the layers for which a method was worse than rounding to nearest."""
+def _print_notes_of_run(session: Session, folder: Path) -> None:
+    """Print what the run in `folder` found: layers in a wider format, and methods that were worse.
+
+    A layer is named with a method if rounding to nearest was better.
+    """
     from chop.actions.post_training import FALLBACKS
+    from chop.actions.wider_layers import WIDER, wider_text
     from chop.cli.execute import RESULT
     from chop.errors import ChopError
     from chop.files import read_json
 
     file = folder / RESULT
-    record = read_json(file, ChopError) if file.is_file() else {}
-    by_method = record.get(FALLBACKS) if isinstance(record, dict) else None
+    content = read_json(file, ChopError) if file.is_file() else {}
+    record = content if isinstance(content, dict) else {}
+    by_method = record.get(FALLBACKS)
     for name, modules in (by_method if isinstance(by_method, dict) else {}).items():
         session.console.say(
             f"\n{name}: rounding to nearest was better on held-back rows, and was kept for "
             f"{', '.join(map(str, modules))}"
         )
+    wider = record.get(WIDER)
+    text = wider_text(wider) if isinstance(wider, dict) else ""
+    if text:
+        session.console.say(f"\nwhen it was quantised: {text}")
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

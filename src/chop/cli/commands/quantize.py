@@ -52,9 +52,9 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     bits: Annotated[
         float | None,
         "Bits per weight. A whole number, 4 or 8: one format that kernels and exports take; with 4 "
-        "the layers that need it have 8 bits. Another number, or --widths: the average over the "
-        "whole model, embeddings included, with the width of each layer chosen for it. Above 8, "
-        "--for onnx chooses 8 or 16 bits for each layer.",
+        "the layers that need it have 8 bits, with 8 and a dataset 16 bits. Another number, or "
+        "--widths: the average over the whole model, embeddings included, with the width of each "
+        "layer chosen for it. Above 8, --for onnx chooses 8 or 16 bits for each layer.",
     ] = None
     budget: Annotated[
         str | None,

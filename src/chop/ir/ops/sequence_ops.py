@@ -121,11 +121,13 @@ ROWS = (
 _CACHE_OPS: dict[str, dict[str, Any]] = {
     "past_length": {},
     "update_past": {"is_view": True, "dims": "past"},
+    "update_convolution": {"is_view": True},
     "update_cross": {"is_view": True, "dims": "past"},
     "cross_source": {"is_view": True},
     "positions": {"is_view": True},
     "causal_mask": {"is_view": True},
     "bidirectional_mask": {"is_view": True},
+    "recurrent_mask": {"is_view": True},
 }
 CACHE_ROWS = tuple(
     Op(name, IMPLICIT_FUNC, functions=(getattr(kv_cache, name),), **columns)

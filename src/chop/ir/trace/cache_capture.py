@@ -13,7 +13,7 @@ import operator
 import unittest.mock
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import fx, nn
@@ -34,7 +34,12 @@ FOLLOW_MASK = ("opt", "xglm")
 """Model types whose default positions count the tokens that the mask admits."""
 _IMPLEMENTATIONS = {"sdpa": False, "eager": True}
 """Implementation of attention -> True if its masks are added to the scores."""
-_WHOLE = {kv_cache.causal_mask, kv_cache.bidirectional_mask, kv_cache.positions}
+_WHOLE = {
+    kv_cache.causal_mask,
+    kv_cache.bidirectional_mask,
+    kv_cache.recurrent_mask,
+    kv_cache.positions,
+}
 _RESHAPING = ("view", "reshape", "to", "long", "bool")
 _UNSUPPORTED_MASKS = ("or_mask_function", "and_mask_function", "block_sequence_ids")
 
@@ -149,6 +154,12 @@ class PastRecording:
 
         return self.recorder.call_whole(function, run, args, {})
 
+    def _refuse(self, state: str) -> NoReturn:
+        raise TraceError(
+            f"cache: {type(self.model).__name__} keeps {state}, which a graph with a cache cannot "
+            "hold. Capture it without a cache."
+        )
+
     def _cache(self) -> Any:
         from transformers.cache_utils import Cache, EncoderDecoderCache
 
@@ -163,6 +174,27 @@ class PastRecording:
             def update(self, key_states: Any, value_states: Any, layer_idx: int, *_: Any) -> Any:
                 function = kv_cache.update_cross if self.is_cross else kv_cache.update_past
                 return recording._ask(function, self, key_states, value_states, layer_idx)
+
+            def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
+                return None  # the model then computes prompts and single tokens in one way
+
+            def update_conv_state(
+                self, conv_states: Any, layer_idx: int, state_idx: int = 0, **more: Any
+            ) -> Any:
+                size = more.pop("conv_kernel_size", None)
+                if state_idx or more or size is None:
+                    recording._refuse("several states of one layer")
+                arguments = self, conv_states, layer_idx, size
+                return recording._ask(kv_cache.update_convolution, *arguments)
+
+            def has_previous_state(self, *_: Any, **__: Any) -> bool:
+                recording._refuse("a recurrent state")
+
+            def get_recurrent_state(self, *_: Any, **__: Any) -> Any:
+                recording._refuse("a recurrent state")
+
+            def update_recurrent_state(self, *_: Any, **__: Any) -> Any:
+                recording._refuse("a recurrent state")
 
             def get_seq_length(self, layer_idx: int = 0) -> Any:
                 length = Expression(recording.recorder, kv_cache.past_length, self)
@@ -193,6 +225,7 @@ class PastRecording:
             "create_causal_mask": self._causal(is_sliding=False),
             "create_sliding_window_causal_mask": self._causal(is_sliding=True),
             "create_bidirectional_mask": self._bidirectional,
+            "create_recurrent_attention_mask": self._recurrent,
         }
         with contextlib.ExitStack() as stack:
             for source in source_modules(self.model):
@@ -224,6 +257,11 @@ class PastRecording:
         is_additive = _IMPLEMENTATIONS.get(config._attn_implementation, True)
         arguments = attention_mask, inputs_embeds, is_additive
         return self._ask(kv_cache.bidirectional_mask, *arguments)
+
+    def _recurrent(
+        self, config: Any, inputs_embeds: Any, attention_mask: Any, *_: Any, **__: Any
+    ) -> Any:
+        return self._ask(kv_cache.recurrent_mask, attention_mask, inputs_embeds)
 
     def _check_mask_options(self, options: Mapping[str, Any]) -> None:
         unsupported = [name for name in _UNSUPPORTED_MASKS if options.get(name) is not None]

@@ -401,6 +401,26 @@ def test_bits_are_the_average_over_all_weights_of_the_model(is_tied, bits):
         assert told["assignment"]["table"] == told["assignment"]["head"]
 
 
+class Twice(nn.Module):
+    """A matrix that two calls read."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(32, 32), nn.Linear(32, 8)
+
+    def forward(self, x):
+        return self.head(self.inner(self.inner(x).relu()))
+
+
+def test_an_average_has_one_format_for_all_calls_of_a_layer():
+    torch.manual_seed(0)
+    graph = MaseGraph(Twice(), dummy_in=torch.randn(2, 32))
+    rules, _ = rules_for_bits(graph, [torch.randn(8, 32)], 6.0, "mxint")
+    assert set(rules) == {"by", "inner", "head"}
+    quantize_transform_pass(graph, rules)
+    assert graph.model.inner.quantizers["weight"].width == rules["inner"]["config"]["weight_width"]
+
+
 def test_weights_that_no_width_is_chosen_for_count_as_floats():
     torch.manual_seed(0)
     model = nn.Sequential(nn.ConvTranspose2d(4, 1, 3), nn.Flatten(), nn.Linear(64, 32))
@@ -408,7 +428,8 @@ def test_weights_that_no_width_is_chosen_for_count_as_floats():
     data = [torch.randn(8, 4, 6, 6) for _ in range(2)]
     rules, told = rules_for_bits(graph, data, 6.0, "mxint")
     assert (told["weights"], told["floats"]) == (36 + 2048, 36)
-    (width,) = (rules[node]["config"]["weight_width"] for node in told["assignment"])
+    (rule,) = (rule for module, rule in rules.items() if module != "by")
+    width = rule["config"]["weight_width"]
     assert told["bits"] == pytest.approx((36 * 32 + 2048 * (width + 0.25)) / 2084)
     with pytest.raises(
         ConfigError, match=r"cheapest formats take 2\.764, with 36 of 2,084 weights"
