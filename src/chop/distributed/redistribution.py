@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from chop.distributed.conversions import KINDS
+from chop.distributed.cost import collective
 from chop.distributed.layouts import PARTIAL, REPLICATE, Layout, sharded_dim
 from chop.distributed.local_calls import Layouts, Uses
 from chop.distributed.parameter_copies import FreedCopy, StepCopy
@@ -53,12 +56,33 @@ def redistribute(local: Tensor, mesh: DeviceMesh, before: Layouts, after: Layout
     pairs = list(zip(before, after, strict=True))
     targets = [REPLICATE if a == PARTIAL != b else a for b, a in pairs]
     tensor = DTensor.from_local(local.contiguous(), mesh, placements(before), run_check=False)
-    part = tensor.redistribute(placements=placements(targets)).to_local()
+    for layouts in _in_order(before, targets):
+        tensor = tensor.redistribute(placements=placements(layouts))
+    part = tensor.to_local()
     part = part.wait() if isinstance(part, AsyncCollectiveTensor) else part
     # partial sums of a whole tensor: the first device has it, the others have zeros
     added = [axis for axis, (b, a) in enumerate(pairs) if a == PARTIAL != b]
     is_first = all(mesh.get_local_rank(axis) == 0 for axis in added)
     return part if is_first else torch.zeros_like(part)
+
+
+def _in_order(before: Layouts, after: Sequence[Layout]) -> list[Layouts]:
+    """Return the layouts after each collective of a conversion, in the order of its price.
+
+    torch chooses the order where two axes split the same dimension on the way.
+    """
+    kinds = [KINDS.index(collective(*pair) or "") for pair in zip(before, after, strict=True)]
+    steps = [before]
+    for axis in sorted(range(len(kinds)), key=lambda axis: (kinds[axis], -axis)):
+        steps.append((*steps[-1][:axis], after[axis], *steps[-1][axis + 1 :]))
+    if any(map(_splits_twice, steps)):
+        return [tuple(after)]
+    return [new for old, new in itertools.pairwise(steps) if new != old]
+
+
+def _splits_twice(layouts: Layouts) -> bool:
+    dims = [dim for layout in layouts if (dim := sharded_dim(layout)) is not None]
+    return len(dims) != len(set(dims))
 
 
 class Conversion(torch.autograd.Function):
