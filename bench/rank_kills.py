@@ -1,21 +1,25 @@
 """Trainings on several processes of which one is killed at a random moment.
 
-python bench/rank_kills.py --kills 50 --seed 0 [--state FOLDER]
+python bench/rank_kills.py --kills 50 --seed 0 [--workers N] [--state FOLDER]
 
 `mase train --mesh …` runs on real processes of this machine. A SIGKILL hits a random one, in four
 runs of five at a random time of the training itself, otherwise at any time. The others must stop,
 the message must name the process, and no process may be left. Then the same command runs again,
 until it is done: its losses and weights are compared with those of a training that nobody
 disturbed, bit by bit. One run in four continues on another number of processes; then sums have
-another order, and the weights may differ by `ROUNDING`.
-Finished runs are kept in FOLDER, so that an interrupted benchmark resumes.
+another order, and the weights may differ by `ROUNDING`. A training that is killed after its results
+were written is repeated like any other: the command has failed, so its user runs it again.
+Finished runs are kept in FOLDER, so that an interrupted benchmark resumes; those of other code are
+not used. With --workers, several runs go side by side.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -24,12 +28,18 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# This folder last, in every process: its graph.py is not the package.
+sys.path.sort(key=lambda folder: folder == str(Path(__file__).resolve().parent))
+
 import torch
 from measuring import record
+from measuring.code import code_hash, measured
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,6 +51,7 @@ import chop.cli.split_run  # noqa: E402, F401 - once: what is forked has importe
 from chop.actions.records import read_records  # noqa: E402
 from chop.dataset import get_dataset  # noqa: E402
 
+SECTION = "rank kills"
 WORDS = (
     *("train", "mlp", "--dataset", "digits", "--train-rows", "384", "--test-rows", "32"),
     *("--batch-size", "16", "--epochs", "1", "--save-steps", "2"),
@@ -82,33 +93,50 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="runs side by side")
     parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir(), "rank_kills"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     get_dataset("digits")  # imports what the processes need
-    rows = campaign(options.kills, options.seed, options.state)
+    rows = campaign(options.kills, options.seed, options.state, options.workers)
     results = counted(rows)
-    record.save_section("safe", "rank kills", results)
+    record.save_section("safe", SECTION, results)
     print(json.dumps(results, indent=1))
     return int(any(results[name] for name in WRONG))
 
 
-def campaign(kills: int, seed: int, place: Path) -> list[dict[str, Any]]:
+def campaign(kills: int, seed: int, place: Path, workers: int) -> list[dict[str, Any]]:
     """Return one record per run, until there were enough kills."""
     place.mkdir(parents=True, exist_ok=True)
-    log = place / f"runs_{seed}.jsonl"
+    log = place / f"runs_{seed}_{code_hash(measured('safe', SECTION))}.jsonl"
     rows = [dict(row) for row in read_records(log)]
-    wholes: dict[str, Whole] = {}
-    while sum(row["during training"] for row in rows) < kills:
-        name = list(PLACES)[len(rows) % len(PLACES)]
-        if name not in wholes:
-            wholes[name] = undisturbed(name, place)
-        row = kill_and_resume(name, wholes[name], place, random.Random(f"{seed} {len(rows)}"))
-        with log.open("a") as opened:
-            opened.write(json.dumps(row) + "\n")
-        rows.append(row)
-        print(len(rows), row, flush=True)
-    return rows
+    if enough(rows, kills):
+        return rows
+    wholes = {name: undisturbed(name, place) for name in PLACES}
+    missing = (n for n in itertools.count() if n not in {row["number"] for row in rows})
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), prepare) as pool:
+        running: set[Future[dict[str, Any]]] = set()
+        while running or not enough(rows, kills):
+            while len(running) < workers and not enough(rows, kills):
+                running.add(pool.submit(kill_and_resume, next(missing), seed, wholes, place))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for row in (future.result() for future in done):
+                with log.open("a") as opened:
+                    opened.write(json.dumps(row) + "\n")
+                rows.append(row)
+                print(len(rows), row, flush=True)
+    return sorted(rows, key=lambda row: row["number"])
+
+
+def enough(rows: Sequence[Mapping[str, Any]], kills: int) -> bool:
+    """Return True if there were as many kills during training as asked for."""
+    return sum(row["during training"] for row in rows) >= kills
+
+
+def prepare() -> None:
+    """Import what processes that are forked from this one need."""
+    torch.set_num_threads(1)
+    get_dataset("digits")
 
 
 def run(
@@ -198,43 +226,60 @@ def weights_of(out: Path) -> dict[str, torch.Tensor]:
     return weights
 
 
-def kill_and_resume(name: str, whole: Whole, place: Path, draw: random.Random) -> dict[str, Any]:
-    """Run a command with kills, then to its end; return the record of the run."""
-    out = place / "killed"
+def kill_and_resume(
+    number: int, seed: int, wholes: Mapping[str, Whole], place: Path
+) -> dict[str, Any]:
+    """Run a command with kills, then to its end; return the record of run `number`."""
+    draw = random.Random(f"{seed} {number}")
+    name = list(PLACES)[number % len(PLACES)]
+    whole, out = wholes[name], place / f"killed_{number}"
     shutil.rmtree(out, ignore_errors=True)
     wrong: list[str] = []
     stopped: list[float] = []
     steps: list[int] = []
-    trained = 0
+    trained = repeated = 0
     most = draw.randint(1, MOST_KILLS)
     while len(stopped) < most:
         victim = draw.randrange(PLACES[name][0])
         in_training = draw.random() < 0.8
         longest = whole.training_seconds if in_training else whole.seconds
+        before = result_time(out)
         ended = run(PLACES[name], out, Moment(draw.uniform(0, longest), in_training), victim)
         if not ended["killed"]:
+            wrong += ["lost"] if ended["code"] else []
             break
         stopped.append(ended["stopped_s"])
         steps.append(last_step(out))
         trained += ended["training_seconds"] > 0
+        repeated += result_time(out) != before
         wrong += ["hang"] if ended["stopped_s"] > STOPPED_S else []
         wrong += [] if f"rank {victim} (process" in ended["message"] else ["unnamed"]
         wrong += ["left"] if ended["left"] else []
-    elsewhere = draw.random() < 0.25
-    if not (out / "result.json").is_file():
-        before = last_step(out)
+    elsewhere = ended["killed"] and draw.random() < 0.25
+    if ended["killed"]:
+        before_step = last_step(out)
         ended = run(OTHER if elsewhere else PLACES[name], out)
-        wrong += [] if ended["code"] == 0 and resumed_step(out) == before else ["lost"]
+        wrong += [] if ended["code"] == 0 and resumed_step(out) == before_step else ["lost"]
     wrong += comparison(out, whole, exact=not elsewhere)
+    if not wrong:
+        shutil.rmtree(out)
     return {
+        "number": number,
         "run": name,
         "kills": len(stopped),
         "during training": trained,
+        "after the results": repeated,
         "steps": steps,
         "elsewhere": elsewhere,
         "longest_stop_s": round(max(stopped, default=0.0), 2),
         "wrong": wrong,
     }
+
+
+def result_time(out: Path) -> float:
+    """Return when the results of a command were written; 0 without results."""
+    file = out / "result.json"
+    return file.stat().st_mtime if file.is_file() else 0.0
 
 
 def last_step(out: Path) -> int:
@@ -269,6 +314,7 @@ def counted(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "runs": len(rows),
         "kills": sum(row["kills"] for row in rows),
         "kills during training": sum(row["during training"] for row in rows),
+        "kills after the results were written": sum(row["after the results"] for row in rows),
         "continued on another number of processes": sum(row["elsewhere"] for row in rows),
         "kills behind the first checkpoint": sum(s > 0 for row in rows for s in row["steps"]),
         "longest stop of all processes (s)": max(row["longest_stop_s"] for row in rows),

@@ -63,9 +63,12 @@ SPLIT_TRAINING = (
     "chop/distributed/graph_parts.py",
     "chop/distributed/process_group.py",
     "chop/distributed/local_calls.py",
+    "chop/distributed/parameter_copies.py",
+    "chop/distributed/redistribution.py",
     "chop/distributed/sharded_model.py",
     "chop/distributed/split_plan.py",
     "chop/distributed/split_step.py",
+    "chop/ir/expert_mixtures.py",
 )
 """Training on several processes, its checkpoints and its recovery."""
 DECODER = (
@@ -122,6 +125,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "quantize_cpu_x86": ("chop/nn/quantizers",),
     "quantize_gpu": ("chop/nn/quantizers",),
     "right/hardware": HARDWARE,
+    "right/shard": ("chop/distributed",),
     "right/transformers": CAPTURE,
     "search_engine": ("chop/search",),
     "serve": ("chop/serve", "chop/ir/graph", "chop/kernels"),

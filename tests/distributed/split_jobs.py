@@ -28,6 +28,7 @@ from chop import MaseGraph
 from chop.distributed.graph_parts import untied
 from chop.distributed.split_plan import make_split
 from chop.distributed.verify_plan import SplitRun
+from chop.ir.expert_mixtures import mixture_ops
 
 ROWS, LENGTH, WORDS = 8, 8, 64
 BERT: dict[str, Any] = {
@@ -60,12 +61,16 @@ def _text(model: nn.Module) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     return model, {"input_ids": torch.randint(0, WORDS, (ROWS, LENGTH))}
 
 
+EXPERTS = "mixtral_experts"
+"""Mixtral with each mixture of experts as one layer, so that its experts can be split."""
+
+
 def _eager(config: Any) -> Any:
     config._attn_implementation = "eager"
     return config
 
 
-MODELS = {
+MODELS: dict[str, Any] = {
     "mlp": lambda: (DeepMLP(), {"x": torch.randn(ROWS, 16)}),
     "bert": lambda: _text(
         BertForSequenceClassification(
@@ -92,6 +97,7 @@ MODELS = {
             _eager(MixtralConfig(num_local_experts=4, num_experts_per_tok=2, **LLAMA))
         )
     ),
+    EXPERTS: lambda: MODELS["mixtral"](),
     "vit": lambda: (
         ViTForImageClassification(
             _eager(ViTConfig(image_size=8, patch_size=4, num_labels=4, **BERT))
@@ -131,7 +137,8 @@ def changed(model: str, change: str) -> tuple[MaseGraph, dict[str, torch.Tensor]
     if model == "mlp":
         graph = MaseGraph(built.eval(), dummy_in=inputs)
     else:
-        graph = MaseGraph(built.eval(), hf_input_names=list(inputs))
+        ops = mixture_ops(built) if model == EXPERTS else None
+        graph = MaseGraph(built.eval(), hf_input_names=list(inputs), custom_ops=ops)
     annotate(graph, inputs)
     for each, arguments in CHANGES[change]:
         graph, _ = each(graph, arguments)

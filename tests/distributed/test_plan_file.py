@@ -140,7 +140,11 @@ def test_shard_compares_loads_and_cuts(tmp_path):
     ("settings", "words"),
     [
         ({"stages": 2, "compare": True}, "compare is for plans without a pipeline"),
-        ({"stages": 2, "verify": True}, "verify is for plans without a pipeline"),
+        ({"stages": 2, "only": "up"}, "only is for plans without a pipeline"),
+        (
+            {"stages": 2, "verify": True, "training": False},
+            "shard.verify: stages run a training step. Leave out --no-training",
+        ),
     ],
 )
 def test_what_a_pipeline_does_not_do_is_refused(settings, words):

@@ -102,6 +102,30 @@ def test_a_layer_that_two_stages_would_run_cannot_be_cut():
         graph_parts(graph, ["between"])
 
 
+class Weighed(nn.Module):
+    """Layers that all read a second value, which is computed in front of any product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.factors = nn.Embedding(8, 4), nn.Embedding(8, 4)
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x, factors = self.words(ids), self.factors(ids)
+        for layer in self.layers:
+            x = layer(x) * factors
+        return x
+
+
+def test_stages_are_cut_where_both_have_work_even_if_two_values_cross():
+    inputs = {"ids": torch.arange(8)}
+    graph = annotate(MaseGraph(Weighed().eval(), dummy_in=inputs), inputs)
+    (first,) = even_stages(graph, 2)
+    parts = graph_parts(graph, [first])
+    assert [sum(name.startswith("layers_") for name in part.nodes) for part in parts] == [2, 2]
+    assert len(parts[0].sends) == 2
+
+
 def test_shared_weights_become_two_with_one_value():
     model = nn.ModuleDict({"first": nn.Linear(4, 4), "last": nn.Linear(4, 4)})
     model["last"].weight = model["first"].weight

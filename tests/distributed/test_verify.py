@@ -1,6 +1,7 @@
 """Plans run on two real processes compute what the model computes and talk as they say."""
 
 import copy
+import itertools
 import random
 
 import pytest
@@ -13,8 +14,11 @@ from torch import nn
 from chop import MaseGraph
 from chop.distributed.mesh import Mesh
 from chop.distributed.plan import fixed_plan, make_plan
+from chop.distributed.redistribution import _in_order
 from chop.distributed.sharded_model import apply_plan
-from chop.distributed.verify_plan import PlanRun, verify_plan, verify_plans
+from chop.distributed.split_plan import make_split
+from chop.distributed.step_bytes import sent_bytes, step_bytes
+from chop.distributed.verify_plan import PlanRun, SplitRun, verify_plan, verify_plans
 from chop.errors import ConfigError, GraphError
 
 
@@ -76,6 +80,45 @@ def bert_jobs() -> dict[str, PlanRun]:
     }
 
 
+class Fetched(nn.Module):
+    """Weights that nodes fetch, one of them for two products, and a bias that no batch splits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Parameter(torch.randn(16, 64)), nn.Parameter(torch.randn(64, 16))
+        self.shift = nn.Parameter(torch.randn(1, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(x @ self.up) @ self.down + self.shift.tanh()
+        return torch.tanh(y @ self.up) @ self.down
+
+
+def step_jobs() -> dict[str, SplitRun]:
+    """Steps with parameters that are freed between forward and backward, and micro-batches."""
+    inputs = {"x": torch.randn(8, 16)}
+    graph = MaseGraph(Fetched().eval(), dummy_in=inputs)
+    jobs = {}
+    for kind, count in itertools.product(("fsdp", "ddp", "megatron"), (1, 2)):
+        copied = annotate(copy.deepcopy(graph), {"x": inputs["x"][: 8 // count]})
+        split = make_split(copied, two(), micro_batches=count, kind=kind)
+        jobs[f"{kind} with {count} micro-batches"] = SplitRun(copied, split, inputs)
+    return jobs
+
+
+def predicted(job: PlanRun | SplitRun) -> tuple[list[int], list[int]]:
+    """Bytes that each process holds and sends, by the plan."""
+    if isinstance(job, SplitRun):
+        (device,) = step_bytes(job.graph, job.split, has_exchange=False)
+        return [device.parameters] * 2, [device.sent] * 2
+    sent = sent_bytes(job.plan, has_exchange=False)
+    return [job.plan.cost.parameter_bytes] * 2, [sent] * 2
+
+
+def gathers_parameters(job: PlanRun) -> bool:
+    """True if FSDP2 gathers the parameters of a layer, all at once."""
+    return any(t.can_overlap and t.collective == "all_gather" for t in job.plan.cost.talks)
+
+
 def planned_collectives(job: PlanRun) -> dict[str, int]:
     """What the plan says, as gloo does it: it has no exchange, and torch gathers in its place."""
     planned = dict(job.plan.cost.collectives)
@@ -92,16 +135,27 @@ def test_plans_on_two_processes_compute_hold_and_talk_as_they_say(some):
     """Several plans at once, because starting the processes is what takes the time."""
     small = small_jobs()
     made = {name: small[name] for name in FIRST} if some else small | bert_jobs()
+    made |= step_jobs()
     found = dict(zip(made, verify_plans(list(made.values())), strict=True))
     for name, job in made.items():
         result = found[name]
         assert result.is_equal, (name, result)
         assert (result.gradient_difference is not None) == job.plan.training, name
-        assert result.parameter_bytes == (job.plan.cost.parameter_bytes,) * 2, name
+        held, sent = predicted(job)
+        assert list(result.parameter_bytes) == held, name
         if name == "derived by columns":  # no sum is divided
             assert result.output_difference == 0, (name, result)
         if "images at random" not in name:  # indices have no gradient to exchange; plans count one
-            assert result.collectives == planned_collectives(job), name
+            assert list(result.sent_bytes) == sent, (name, result)
+            if isinstance(job, PlanRun) and not gathers_parameters(job):
+                assert result.collectives == planned_collectives(job), name
+
+
+def test_conversions_shrink_parts_first_and_gather_last():
+    first, last = ("S0", "R"), ("R", "S2")
+    assert _in_order(first, last) == [("S0", "S2"), last]
+    assert _in_order(("P", "S1"), ("R", "R")) == [("R", "S1"), ("R", "R")]
+    assert _in_order(("S0", "S0"), ("R", "S0")) == [("R", "S0")]  # both axes split dimension 0
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import toys
 
 from chop.errors import ConfigError, MissingDependencyError, RegistryError, SearchError
 from chop.search import load_study, search
-from chop.search.workers import check_reach, pack, unpack
+from chop.search.workers import check_reach, check_room, pack, unpack
 
 LOSS = {"loss": "minimize"}
 
@@ -161,6 +161,34 @@ def test_ray_actors_that_all_die_leave_a_search_that_can_go_on(cluster, tmp_path
 def test_a_ray_actor_that_cannot_start_says_why(cluster, tmp_path):
     with pytest.raises(SearchError, match=r"a Ray worker could not work: .*toys:lost"):
         run(tmp_path, "toys:lost", engine="ray")
+
+
+@pytest.mark.slow
+def test_trials_with_several_devices_get_a_placement_group_each(cluster, tmp_path):
+    result = run(tmp_path, toys.reserved, engine="ray", trials=4, devices=2)
+    assert result.stopped is None
+    trials = counted(result)
+    assert [t["state"] for t in trials] == ["complete"] * 4
+    assert {t["attributes"]["devices"] for t in trials} == {2}
+    assert [t["attributes"]["bundles"] for t in trials] == [[{"CPU": 2.0}]] * 4
+    from ray.util.placement_group import placement_group_table
+
+    states = {group["state"] for group in placement_group_table().values()}
+    assert states == {"REMOVED"}, "their devices are free again"
+
+
+def test_a_trial_with_more_devices_than_any_machine_is_refused():
+    machines = [{"CPU": 8.0}, {"CPU": 16.0, "GPU": 4.0}]
+    check_room(4, machines)
+    with pytest.raises(ConfigError, match=r"no machine of the Ray cluster has more than 4 GPUs"):
+        check_room(5, machines)
+    with pytest.raises(ConfigError, match=r"devices is 9, .* more than 8 CPUs\. Allowed: .* 8"):
+        check_room(9, machines[:1])
+
+
+def test_a_search_without_devices_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"search: devices is 0\. Allowed: 1 or more"):
+        run(tmp_path, toys.loss, devices=0)
 
 
 def test_a_file_of_this_machine_does_not_serve_a_cluster_of_several():

@@ -61,6 +61,16 @@ def sleeps(point, trial):
     threading.Event().wait()  # until it is killed or interrupted
 
 
+def reserved(point, trial):
+    """As `loss`; stores the bundles of the placement group in which the trial runs."""
+    from ray.util.placement_group import get_current_placement_group
+
+    group = get_current_placement_group()
+    trial.attribute("bundles", group.bundle_specs)
+    trial.attribute("devices", trial.devices)
+    return loss(point, trial)
+
+
 def evaluated(directory):
     """The lines that `journaled` left."""
     file = Path(directory) / "evaluated.txt"

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from tabulate import tabulate
+from torch import Tensor
 
 from chop.arguments import an, takes
+from chop.distributed.graph_parts import untied
 from chop.distributed.hand_plans import MEGATRON, comparison_records, hand_plans
 from chop.distributed.machine_constants import MachineConstants, load_machine, measure_machine
 from chop.distributed.pipeline import PipelinePlan, make_pipeline
 from chop.distributed.plan import Plan
 from chop.distributed.plan_file import LoadedPlan, load_plan, plan_differences, plan_document
 from chop.distributed.plan_report import PLAN_HEADERS, cost_records, draw, plan_records, plan_table
+from chop.distributed.split_plan import make_split
 from chop.distributed.transformers_styles import WHOLE, transformers_plan
-from chop.distributed.verify_plan import Verification, verify_plan
+from chop.distributed.verify_plan import SplitRun, Verification, verify_plan, verify_plans
 from chop.errors import ChopError, ConfigError
 from chop.ir.graph import MaseGraph
 from chop.passes import (
@@ -105,7 +110,9 @@ class ShardResult:
         if self.pipeline:
             stages = tabulate(self.pipeline.record()["stages"], headers="keys")
             values = draw(plan_records(self.plan, only_split=True), PLAN_HEADERS)
-            return f"{values}\n\n{stages}\n\n{pipeline_sentence(self.pipeline)}"
+            parts = [values, stages, pipeline_sentence(self.pipeline)]
+            parts += [verdict(self.verification)] if self.verification else []
+            return "\n\n".join(parts)
         parts = [plan_table(self.plan), bound_sentence(self.plan)]
         if self.comparison:
             parts += [tabulate(list(self.comparison), headers="keys", floatfmt=".4g")]
@@ -123,7 +130,7 @@ class ShardResult:
         text = (
             f"transformers_plan.json takes {step * 1e3:.4g} ms, {step / own:.3g} times this plan."
         )
-        if set(styles.values()) == {WHOLE}:
+        if set(styles.values()) <= {WHOLE}:
             text += " It splits nothing: at these shapes communication takes longer than it saves."
         return text
 
@@ -146,7 +153,10 @@ def shard(graph: MaseGraph, args: ShardArgs, dummy_in: Any = None) -> ShardResul
     if args.stages > 1 or args.micro_batches > 1:
         pipeline = _pipeline(graph, args)
         return ShardResult(
-            pipeline.plan, document=plan_document(pipeline.plan, graph), pipeline=pipeline
+            pipeline.plan,
+            _verified_step(graph, args, inputs) if args.verify else None,
+            document=plan_document(pipeline.plan, graph),
+            pipeline=pipeline,
         )
     fields = AutoshardingArgs.__dataclass_fields__
     _, info = autosharding_analysis_pass(graph, {name: getattr(args, name) for name in fields})
@@ -172,7 +182,30 @@ def _saved(graph: MaseGraph, file: Path) -> LoadedPlan:
 
 
 def _verified(graph: MaseGraph, plan: Plan, inputs: Any) -> Verification:
-    verification = verify_plan(graph, plan, inputs)
+    return _checked(verify_plan(graph, plan, inputs))
+
+
+def _verified_step(graph: MaseGraph, args: ShardArgs, inputs: Mapping[str, Any]) -> Verification:
+    """Run a training step of the stages, with parameters that stages share as copies."""
+    staged = copy.deepcopy(graph)
+    copies = untied(staged.model) if args.stages > 1 else {}
+    init_metadata_analysis_pass(staged)
+    add_common_metadata_analysis_pass(staged, {"dummy_in": inputs})
+    split = make_split(
+        staged, args.mesh(), stages=args.stages, micro_batches=args.micro_batches, copies=copies
+    )
+    batch = {name: _micro_batches(value, args.micro_batches) for name, value in inputs.items()}
+    return _checked(verify_plans([SplitRun(staged, split, batch)])[0])
+
+
+def _micro_batches(value: Any, count: int) -> Any:
+    """Return the rows of a batch: those of each micro-batch in another order."""
+    if not (isinstance(value, Tensor) and value.dim()):
+        return value
+    return torch.cat([value.roll(shift, 0) for shift in range(count)])
+
+
+def _checked(verification: Verification) -> Verification:
     if not verification.is_equal:
         raise ChopError(f"shard: {verdict(verification)}")
     return verification
@@ -184,10 +217,12 @@ def _comparison(graph: MaseGraph, plan: Plan) -> list[dict[str, Any]]:
 
 def _pipeline(graph: MaseGraph, args: ShardArgs) -> PipelinePlan:
     conflicts = [
-        n for n in ("verify", "compare", "against", "pins", "transformers") if getattr(args, n)
+        n for n in ("compare", "against", "pins", "only", "transformers") if getattr(args, n)
     ]
     if conflicts:
         raise ConfigError(f"shard: {conflicts[0]} is for plans without a pipeline; remove stages.")
+    if args.verify and not args.training:
+        raise ConfigError("shard.verify: stages run a training step. Leave out --no-training.")
     counts = {"stages": args.stages, "micro_batches": args.micro_batches}
     return make_pipeline(graph, args.mesh(), training=args.training, **counts)
 

@@ -46,6 +46,8 @@ class ModelOptions:
     """True if the packed weights of a file stay packed; False for commands that change them."""
     keeps_cache: ClassVar[bool] = False
     """True if language models are captured with their cache, so that the result generates."""
+    joins_experts: ClassVar[bool] = False
+    """True if a mixture of experts is captured as one layer, so that its experts can be split."""
 
     model: Annotated[
         str | None,

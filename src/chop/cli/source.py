@@ -22,6 +22,7 @@ from chop.cli.output import settle
 from chop.cli.shared_options import DataOptions, ModelOptions
 from chop.errors import ChopError, ConfigError, HubError, TraceError
 from chop.hub import locate
+from chop.ir.expert_mixtures import mixture_ops
 from chop.ir.graph import MaseGraph
 from chop.ir.trace.cache_capture import takes_cache
 from chop.ir.trace.inputs import Signature, is_hugging_face
@@ -304,8 +305,11 @@ def _trace_hugging_face(
     names = options.inputs or (None if data is None else _fed_inputs(model, data))
     generates = task_of_class(kind) == PREDICTS_TEXT
     cache = options.keeps_cache and generates and takes_cache(model)
+    ops = mixture_ops(model) if options.joins_experts else None
     try:
-        return MaseGraph(model, hf_input_names=names, dummy_in=source.inputs, cache=cache)
+        return MaseGraph(
+            model, hf_input_names=names, dummy_in=source.inputs, cache=cache, custom_ops=ops
+        )
     except ChopError:
         raise
     except (TypeError, ValueError, RuntimeError) as error:  # from the model's forward

@@ -19,7 +19,8 @@ def even_stages(graph: MaseGraph, stages: int) -> list[str]:
     program = program_of(graph)
     fetched = {node.name for node in graph.fx_graph.find_nodes(op="get_attr")}
     work = list(accumulate(value.flops() for value in program.values))
-    places = [p for p in _places(program, fetched) if 0 < work[p - 1] < work[-1]]
+    inner = [place for place in range(1, len(work)) if 0 < work[place - 1] < work[-1]]
+    places = _places(program, fetched, inner)
     if len(places) < stages - 1:
         raise ConfigError(
             f"pipeline: {stages} stages, but the model can be cut at {len(places)} places only, "
@@ -34,10 +35,13 @@ def even_stages(graph: MaseGraph, stages: int) -> list[str]:
     return [program.values[place].name for place in chosen]
 
 
-def _places(program: Program, fetched: set[str]) -> list[int]:
-    """Return the places where the fewest values cross; place i is in front of value i."""
+def _places(program: Program, fetched: set[str], inner: Sequence[int]) -> list[int]:
+    """Return the places where the fewest values cross; place i is in front of value i.
+
+    `inner`: the places with work on both sides.
+    """
     crossing = _crossing(program, fetched)
-    counts = {place: len(names) for place, names in enumerate(crossing) if names is not None}
+    counts = {place: len(names) for place in inner if (names := crossing[place]) is not None}
     fewest = min((count for count in counts.values() if count), default=0)
     places = [place for place, count in counts.items() if count == fewest]
     # of places with the same crossing values, the first: the next stage starts there

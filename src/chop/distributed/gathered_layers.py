@@ -115,6 +115,17 @@ class GatheredLayer(nn.Module):
         hooked.set_gradient_divide_factor(1.0)  # the loss is that of the whole batch: add
         hooked.set_force_sum_reduction_for_comms(True)
 
+    def keep_gathered(self) -> None:
+        """Keep the gathered parameters from the first micro-batch to `release`, if not freed."""
+        hooked: Any = self
+        hooked.set_reshard_after_backward(self.gathered.is_freed)
+
+    def release(self) -> None:
+        """Free the gathered parameters at the end of a step."""
+        hooked: Any = self
+        if not self.gathered.is_freed:
+            hooked.reshard()
+
     def forward(
         self, run: Callable[[Mapping[str, Tensor], Any, Any], Any], args: Any, kwargs: Any
     ) -> Any:

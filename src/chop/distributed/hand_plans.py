@@ -10,7 +10,7 @@ To add a hand plan, add a function from a `_Tracks` and a value to its options, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,13 +190,18 @@ def hand_plans(graph: MaseGraph, mesh: Mesh, *, training: bool = True) -> dict[s
     return hand_plans_of(program_of(graph), mesh, training=training)
 
 
-def hand_plans_of(program: Program, mesh: Mesh, *, training: bool) -> dict[str, Plan]:
-    """Return the hand plans of a program."""
+def hand_plan(graph: MaseGraph, mesh: Mesh, name: str, *, training: bool = True) -> Plan:
+    """Return one hand plan of an annotated graph; `name`: a name of `HAND_PLANS`."""
+    return hand_plans_of(program_of(graph), mesh, training=training, names=[name])[name]
+
+
+def hand_plans_of(
+    program: Program, mesh: Mesh, *, training: bool, names: Sequence[str] = tuple(HAND_PLANS)
+) -> dict[str, Plan]:
+    """Return the hand plans of a program with these names."""
     tracks = _Tracks(tracked_dims(program, 0), tracked_dims(program, 1), _inside(program))
-    return {
-        name: _restricted(program, Setting(mesh, training, shards_states=training), tracks, kind)
-        for name, kind in HAND_PLANS.items()
-    }
+    setting = Setting(mesh, training, shards_states=training)
+    return {name: _restricted(program, setting, tracks, HAND_PLANS[name]) for name in names}
 
 
 def _restricted(program: Program, setting: Setting, tracks: _Tracks, kind: Kind) -> Plan:

@@ -29,6 +29,7 @@ from chop.distributed.layouts import (
 from chop.distributed.plan import Plan
 from chop.distributed.program import PARAMETER, parameter_value, references, stored_tensors
 from chop.distributed.strategies import Strategy
+from chop.ir.expert_mixtures import EXPERTS, WEIGHTS, own_experts
 from chop.ir.node_arguments import named_arguments
 from chop.ir.ops import Op, node_module
 from chop.ir.split_rule import BIAS, FollowingTensor, ParameterCut, ParameterCuts, SplitRule
@@ -292,6 +293,16 @@ def _class_loss(call: LocalCall) -> Tensor:
     return total / (len(counted) if weight is None else weight[counted].sum())
 
 
+def _expert_mixture(call: LocalCall) -> Any:
+    """Run this device's experts; the results of all devices are added."""
+    if all(s.name != EXPERTS for s in call.strategies):
+        return call.plain(call.args, call.kwargs)
+    weights = call.parameters[WEIGHTS[0]], call.parameters[WEIGHTS[1]]
+    first = len(weights[0]) * call.part(lambda s: s.name == EXPERTS)
+    tokens, chosen, factors = (call.operands[f"data_in_{i}"] for i in range(3))
+    return own_experts(node_module(call.node), tokens, chosen, factors, weights, first)
+
+
 LOCAL_KERNELS: dict[str, Callable[[LocalCall], Any]] = {
     "reshape": _reshape,
     "regroup": _reshape,
@@ -299,5 +310,6 @@ LOCAL_KERNELS: dict[str, Callable[[LocalCall], Any]] = {
     "expand": lambda call: call.operands["data_in_0"].expand(call.local_result()),
     "embedding": _embedding,
     "class_loss": _class_loss,
+    "expert_mixture": _expert_mixture,
 }
 """Dimension rules whose split op differs from the same op on the local parts."""

@@ -29,6 +29,8 @@ class Talk:
     """One collective of a step, with its value and mesh axis; `sent`: bytes per device.
 
     `can_overlap`: it gathers a parameter or reduces its gradient, so no arithmetic waits for it.
+    `reader`: node for which the value is converted; the value itself if it is for all readers.
+    `is_once`: it runs once per step, however many micro-batches the step has.
     """
 
     value: str
@@ -37,6 +39,8 @@ class Talk:
     seconds: float
     sent: float = 0.0
     can_overlap: bool = False
+    reader: str = ""
+    is_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,7 @@ class _Pricer:
         states = value.size * _share([use.gradient for use in own], self.mesh)
         self.states += (TRAINING_COPIES - 1) * states
         gradients = [use.gradient for use in own]
-        self._talk(value, gradients, [use.layout for use in own])
+        self._talk(value, gradients, [use.layout for use in own], value.name, is_once=True)
 
     def _convert(
         self, source: ProgramValue, before: Uses, after: Uses, reader: str, is_again: bool
@@ -207,10 +211,14 @@ class _Pricer:
         is_direct = source.name == reader or source.name not in self.decisions.published
         is_freed = is_direct and any(s.is_freed for s in option)
         window = self.window[reader] if source.is_parameter else None
+        is_once = source.is_parameter and not is_freed
         for _ in range(2 if is_again or is_freed else 1):
-            self._talk(source, *layouts, window)
+            self._talk(source, *layouts, reader, window, is_once=is_once)
         if self.training and source.has_gradient:
-            self._talk(source, [u.gradient for u in after], [u.gradient for u in before], window)
+            gradients = [u.gradient for u in after], [u.gradient for u in before]
+            # a gradient that is stored in parts has no whole sum over micro-batches
+            is_once = source.is_parameter and not any(map(_is_split, gradients[1]))
+            self._talk(source, *gradients, reader, window, is_once=is_once)
         is_moved = any(b not in (a, REPLICATE) for b, a in zip(*layouts, strict=True))
         if self.training and is_moved:
             size = source.size * _share(layouts[1], self.mesh)
@@ -224,15 +232,17 @@ class _Pricer:
         value: ProgramValue,
         before: Sequence[Layout],
         after: Sequence[Layout],
+        reader: str,
         window: int | None = None,
+        *,
+        is_once: bool,
     ) -> None:
         """Add a conversion; `window`: the segment whose arithmetic it can overlap with."""
         tensors = Tensors(value.size, max(1, len(value.call.results)))
         calls = _collectives(tuple(before), tuple(after), tensors, self.mesh)
+        facts: Any = {"can_overlap": window is not None, "reader": reader, "is_once": is_once}
         for c in calls:
-            self.talks.append(
-                Talk(value.name, c.axis, c.name, c.seconds, c.sent, window is not None)
-            )
+            self.talks.append(Talk(value.name, c.axis, c.name, c.seconds, c.sent, **facts))
             if window is not None:
                 self.hidden[window] += c.seconds
 
@@ -262,11 +272,15 @@ def _collectives(
     return collectives_of(encode([before]), encode([after]), tensors, mesh)
 
 
+def _is_split(layout: Layout) -> bool:
+    return sharded_dim(layout) is not None
+
+
 def _share(layouts: Iterable[Layout], mesh: Mesh) -> float:
     """Return the part of a tensor on one device."""
     share = 1.0
     for layout, devices in zip(layouts, mesh.shape, strict=True):
-        share /= devices if sharded_dim(layout) is not None else 1
+        share /= devices if _is_split(layout) else 1
     return share
 
 

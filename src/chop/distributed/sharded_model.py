@@ -19,16 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import (
-    DTensor,
-    Partial,
-    Placement,
-    Replicate,
-    Shard,
-    distribute_tensor,
-)
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_any, tree_map_only
 
 from chop.distributed.gathered_layers import (
@@ -38,7 +30,6 @@ from chop.distributed.gathered_layers import (
 )
 from chop.distributed.graph_parts import GraphPart, whole_graph
 from chop.distributed.layouts import (
-    PARTIAL,
     REPLICATE,
     Layout,
     Shape,
@@ -47,25 +38,27 @@ from chop.distributed.layouts import (
     whole_shape,
 )
 from chop.distributed.local_calls import Layouts, LocalCall, LocalValue, Uses, local_part
+from chop.distributed.parameter_copies import FreedCopies, FreedCopy, StepCopy
 from chop.distributed.plan import Plan
 from chop.distributed.program import (
     derived_rule,
     parameter_value,
+    program_of,
     stored_tensors,
+)
+from chop.distributed.redistribution import (
+    Conversion,
+    gradients_of,
+    layouts_of,
+    placements,
+    redistribute,
+    sendable,
 )
 from chop.errors import ConfigError, GraphError
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import UNKNOWN, find_op, node_module
 from chop.ir.outputs import template_of
 from chop.ir.split_rule import SplitRule
-
-
-def placement(layout: Layout) -> Placement:
-    """Return the placement of torch for a layout."""
-    dim = sharded_dim(layout)
-    if dim is not None:
-        return Shard(dim)
-    return Partial() if layout == PARTIAL else Replicate()
 
 
 def apply_plan(
@@ -97,6 +90,7 @@ class ShardedModel(nn.Module):
         super().__init__()
         self.plan, self.mesh, self.part = plan, mesh, part or whole_graph(graph)
         self.totals: Mapping[str, Tensor] = {}
+        self.copies: dict[Any, StepCopy] | None = None
         gathered = gathered_layers(graph, plan, mesh, self.part)
         along = {f"{t}.{n}": g.axis for t, g in gathered.items() for n in g.dims}
         own = _read_tensors(graph, self.part)
@@ -110,6 +104,7 @@ class ShardedModel(nn.Module):
         self.derived = _derived_layers(graph)
         self.model = copy.deepcopy(graph.model, copies)
         self.custom_ops = graph.custom_ops
+        self.readers = _parameter_readers(graph, self.part)
         self.gathered = {
             target: GatheredLayer(self.model.get_submodule(target), each)
             for target, each in gathered.items()
@@ -132,6 +127,24 @@ class ShardedModel(nn.Module):
         template = template_of(self.model)
         return template.restore(result) if template and self.part.is_last else result
 
+    def begin_step(self) -> None:
+        """Prepare for several micro-batches, which share copies of parameters."""
+        self.copies = {}
+        for unit in self.gathered.values():
+            unit.keep_gathered()
+
+    def end_step(self) -> None:
+        """Convert the gradients that all micro-batches have added up; forget the copies."""
+        own = self.placed()
+        by_value = {parameter_value(name): tensor for name, tensor in own.items()}
+        for (name, before, after), stored in (self.copies or {}).items():
+            if stored.gradient is not None:
+                gradients = gradients_of(after), gradients_of(before)
+                _add_gradient(by_value[name], redistribute(stored.gradient, self.mesh, *gradients))
+        self.copies = None
+        for unit in self.gathered.values():
+            unit.release()
+
     def local_bytes(self) -> int:
         """Return the bytes on this device of what the plan places: parameters, packed weights."""
         parts = (local_part(p) for p in self.placed().values())
@@ -141,6 +154,21 @@ class ShardedModel(nn.Module):
         """Return the parameters and buffers that the plan places, by their names in the model."""
         tensors = stored_tensors(self.model).items()
         return {n: t for n, t in tensors if parameter_value(n) in self.plan.strategies}
+
+
+def _add_gradient(parameter: Tensor, part: Tensor) -> None:
+    """Add this process's part of a gradient to the gradient of a parameter."""
+    gradient = part
+    if isinstance(parameter, DTensor):
+        gradient = DTensor.from_local(
+            part.contiguous(),
+            parameter.device_mesh,
+            parameter.placements,
+            run_check=False,
+            shape=parameter.shape,
+            stride=parameter.stride(),
+        )
+    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
 def _input(node: fx.Node, inputs: Mapping[str, Any]) -> Any:
@@ -173,6 +201,17 @@ def _read_tensors(graph: MaseGraph, part: GraphPart) -> set[int]:
     return {id(tensor) for tensor in tensors}
 
 
+def _parameter_readers(graph: MaseGraph, part: GraphPart) -> dict[str, set[str]]:
+    """Return the nodes of a part that read each parameter, by its name in the plan."""
+    values = program_of(graph).values
+    readers: dict[str, set[str]] = {value.name: set() for value in values if value.is_parameter}
+    for value in values:
+        for reference in value.references if value.name in part.nodes else ():
+            if reference.value in readers:
+                readers[reference.value].add(value.name)
+    return readers
+
+
 def _distribute(
     tensor: Tensor, layouts: Layouts, mesh: DeviceMesh, gathered_axis: int | None = None
 ) -> Tensor:
@@ -186,57 +225,10 @@ def _distribute(
             return nn.Parameter(tensor.detach().clone(), requires_grad=tensor.requires_grad)
         rest = tuple(layout for i, layout in enumerate(layouts) if i != gathered_axis)
         return _distribute(tensor, rest, others)
-    data = distribute_tensor(_sendable(tensor.detach()), mesh, _placements(layouts))
+    data = distribute_tensor(sendable(tensor.detach()), mesh, placements(layouts))
     if not isinstance(tensor, nn.Parameter):
         return data.view(tensor.dtype) if data.dtype != tensor.dtype else data
     return nn.Parameter(data, requires_grad=tensor.requires_grad)
-
-
-def _sendable(tensor: Tensor) -> Tensor:
-    """Return a tensor that every back end can send: truth values as bytes."""
-    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
-
-
-class _Reshard(torch.autograd.Function):
-    """Conversion of a local part to another layout, and of its gradient back."""
-
-    @staticmethod
-    def forward(ctx: Any, local: Tensor, mesh: DeviceMesh, before: Uses, after: Uses) -> Tensor:
-        ctx.mesh, ctx.before, ctx.after = mesh, before, after
-        layouts, targets = _layouts(before), _layouts(after)
-        if layouts == targets:
-            return local.view_as(local)
-        return redistribute(local, mesh, layouts, targets)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        before, after = (tuple(u.gradient for u in uses) for uses in (ctx.after, ctx.before))
-        return redistribute(grads[0], ctx.mesh, before, after), None, None, None
-
-
-def _layouts(uses: Uses) -> Layouts:
-    return tuple(use.layout for use in uses)
-
-
-def redistribute(local: Tensor, mesh: DeviceMesh, before: Layouts, after: Layouts) -> Tensor:
-    """Return the local part in layouts `after` of the tensor with the part `local` in `before`."""
-    if before == after:
-        return local
-    if local.dtype == torch.bool:
-        return redistribute(_sendable(local), mesh, before, after).view(torch.bool)
-    pairs = list(zip(before, after, strict=True))
-    targets = [REPLICATE if a == PARTIAL != b else a for b, a in pairs]
-    tensor = DTensor.from_local(local.contiguous(), mesh, _placements(before), run_check=False)
-    part = tensor.redistribute(placements=_placements(targets)).to_local()
-    part = part.wait() if isinstance(part, AsyncCollectiveTensor) else part
-    # partial sums of a whole tensor: the first device has it, the others have zeros
-    added = [axis for axis, (b, a) in enumerate(pairs) if a == PARTIAL != b]
-    is_first = all(mesh.get_local_rank(axis) == 0 for axis in added)
-    return part if is_first else torch.zeros_like(part)
-
-
-def _placements(layouts: Sequence[Layout]) -> list[Placement]:
-    return [placement(layout) for layout in layouts]
 
 
 class _Runner(fx.Interpreter):
@@ -255,6 +247,9 @@ class _Runner(fx.Interpreter):
         self.gathered: Mapping[str, GatheredLayer] = owner.gathered
         self.totals: Mapping[str, Tensor] = owner.totals
         self.part = owner.part
+        self.copies = owner.copies
+        self.freed = FreedCopies()
+        self.readers: dict[str, set[str]] = owner.readers
 
     def run_part(self, received: Sequence[Tensor], inputs: Mapping[str, Any]) -> Any:
         """Run the nodes of the part; return the outputs, or the local tensors to send."""
@@ -274,6 +269,8 @@ class _Runner(fx.Interpreter):
                 result = self._hold(_input(node, inputs), whole)
             else:
                 result = self.run_node(node)
+                local = result.local if isinstance(result, LocalValue) else result
+                self.freed.read_by(node, local, self.part.nodes)
             self.env[node] = result
         if self.part.is_last:
             return result
@@ -282,7 +279,7 @@ class _Runner(fx.Interpreter):
     def _received(self, tensor: Tensor, name: str) -> LocalValue:
         """Return a value of another part, in the layouts in which it is provided to readers."""
         shared = self.plan.published.get(name)
-        layouts = self.plan.layouts(name) if shared is None else _layouts(shared)
+        layouts = self.plan.layouts(name) if shared is None else layouts_of(shared)
         return LocalValue(tensor, layouts, name, tensor)
 
     def _sent(self, value: Any) -> Tensor:
@@ -346,22 +343,44 @@ class _Runner(fx.Interpreter):
         own = value.own
         shared = self.plan.published.get(value.name, own)
         if shared == own:
-            return self._reshard(value.local, own, uses, where)
+            return self._reshard(value.local, own, uses, where, value.name)
         if value.shared is None:
-            value.shared = self._reshard(value.local, own, shared, where)
+            value.shared = self._reshard(value.local, own, shared, where, value.name)
         return self._reshard(value.shared, shared, uses, where)
 
-    def _reshard(self, local: Any, before: Uses, after: Uses, where: str) -> Any:
-        """Convert every tensor of `local`."""
+    def _reshard(
+        self, local: Any, before: Uses, after: Uses, where: str, parameter: str = ""
+    ) -> Any:
+        """Convert every tensor of `local`; `parameter`: its name in the plan, if it is one."""
         if before == after:
             return local
+        stored = (
+            self._stored_copy(parameter, before, after, where)
+            if parameter in self.readers
+            else None
+        )
 
         def convert(tensor: Tensor) -> Tensor:
-            self._check_even(tensor, _layouts(before), _layouts(after), where)
-            part: Tensor = _Reshard.apply(tensor, self.mesh, before, after)  # type: ignore[no-untyped-call]
+            self._check_even(tensor, layouts_of(before), layouts_of(after), where)
+            part: Tensor = Conversion.apply(tensor, self.mesh, before, after, stored)  # type: ignore[no-untyped-call]
             return part
 
         return tree_map_only(Tensor, convert, local)
+
+    def _stored_copy(
+        self, parameter: str, before: Uses, after: Uses, where: str
+    ) -> StepCopy | FreedCopy | None:
+        """Return the place for the copy of a parameter, if it outlives its conversion."""
+        if any(strategy.is_freed for strategy in self.plan.strategies[parameter]):
+            pairs = zip(layouts_of(before), layouts_of(after), strict=True)
+            is_moved = any(old not in (new, REPLICATE) for old, new in pairs)
+            is_published = parameter in self.plan.published
+            readers = self.readers[parameter] if is_published else {where}
+            return self.freed.add(readers) if is_moved and torch.is_grad_enabled() else None
+        if self.copies is None:
+            return None
+        adds_up = all(sharded_dim(layout) is None for layout in gradients_of(before))
+        return self.copies.setdefault((parameter, before, after), StepCopy(adds_up))
 
     def _check_even(self, local: Tensor, before: Layouts, after: Layouts, where: str) -> None:
         shape, targets = self.whole(local, before), self.sizes(after)

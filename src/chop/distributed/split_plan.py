@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from chop.distributed.even_stages import even_stages
 from chop.distributed.graph_parts import GraphPart, graph_parts, whole_graph
-from chop.distributed.hand_plans import HAND_PLANS, hand_plans
+from chop.distributed.hand_plans import HAND_PLANS, hand_plan
 from chop.distributed.mesh import Mesh
 from chop.distributed.pipeline import make_pipeline
 from chop.distributed.plan import Plan, make_plan
@@ -65,7 +65,7 @@ def make_split(
         firsts, plan = _stages(graph, mesh, stages, micro_batches)
         parts = tuple(graph_parts(graph, firsts))
     if kind != BEST:
-        plan = hand_plans(graph, mesh)[KINDS[kind]]
+        plan = hand_plan(graph, mesh, KINDS[kind])
     return SplitPlan(plan or make_plan(graph, mesh), parts, micro_batches, copies or {})
 
 

@@ -89,7 +89,12 @@ class SplitStep:
                 f"{self.split.micro_batches} micro-batches. Allowed: a multiple of it."
             )
         self.model.totals = self.counter.totals(inputs) if self.counter is not None else {}
+        has_many = self.split.micro_batches > 1
+        if has_many:
+            self.model.begin_step()
         losses = self._pipelined(inputs) if self.schedule else self._accumulated(inputs)
+        if has_many:
+            self.model.end_step()
         if self.ties is not None:
             self.ties.add_gradients()
         return self._shared(losses)

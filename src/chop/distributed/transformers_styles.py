@@ -38,7 +38,18 @@ def transformers_plan(plan: Plan, graph: MaseGraph) -> dict[str, Any]:
         strategy = plan.strategies[node.name][axis].name
         style = GATHERED if node.name in gathered else STYLES.get(strategy, WHOLE)
         _add(styles, str(node.target), style)
-    return {"tp_size": plan.mesh.shape[axis], "tp_plan": styles}
+    named = styles if _has_whole_style() else {n: s for n, s in styles.items() if s != WHOLE}
+    return {"tp_size": plan.mesh.shape[axis], "tp_plan": named}
+
+
+def _has_whole_style() -> bool:
+    """Return True if transformers adds a plan to that of its model, with a style for whole layers.
+
+    Older versions replace the plan of the model, and layers without a style are whole.
+    """
+    from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES
+
+    return WHOLE in ALL_PARALLEL_STYLES
 
 
 def _tensor_axis(plan: Plan) -> int:

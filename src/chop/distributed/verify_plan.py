@@ -13,7 +13,7 @@ import pickle
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from chop.distributed.cost import COLLECTIVES as PASSES
 from chop.distributed.plan import Plan
 from chop.distributed.sharded_model import ShardedModel, apply_plan, whole_tensors
 from chop.distributed.split_plan import SplitPlan
@@ -52,8 +53,9 @@ COLLECTIVES = {
 class Verification:
     """Result of a run of the plan on real processes.
 
-    Differences are relative to the largest output and the largest gradient. `parameter_bytes` has
-    one entry per process. `collectives` counts the calls made; `seconds` is the time of one step.
+    Differences are relative to the largest output and the largest gradient. `parameter_bytes` and
+    `sent_bytes`, of one step, have one entry per process. `collectives` counts the calls made;
+    `seconds` is the time of one step.
     """
 
     output_difference: float
@@ -62,6 +64,7 @@ class Verification:
     collectives: Mapping[str, int]
     seconds: float
     tolerance: float
+    sent_bytes: tuple[int, ...] = ()
 
     @property
     def is_equal(self) -> bool:
@@ -175,6 +178,7 @@ def _verification(results: Sequence[Mapping[str, Any]]) -> Verification:
         collectives=first["collectives"],
         seconds=first["seconds"],
         tolerance=first["tolerance"],
+        sent_bytes=tuple(result["sent"] for result in results),
     )
 
 
@@ -219,6 +223,7 @@ def _compare(task: _Task) -> dict[str, Any]:
         "tolerance": min(ROUNDINGS * coarsest, MOST),
         "bytes": split.local_bytes(),
         "collectives": dict(sorted(counter.counts.items())),
+        "sent": round(counter.sent),
         "seconds": seconds,
     }
 
@@ -250,6 +255,7 @@ def _compare_step(task: _Task, split: SplitPlan) -> dict[str, Any]:
         "tolerance": min(ROUNDINGS * coarsest, MOST),
         "bytes": step.model.local_bytes(),
         "collectives": dict(sorted(counter.counts.items())),
+        "sent": round(counter.sent),
         "seconds": seconds,
     }
 
@@ -304,14 +310,50 @@ def _difference(actual: list[Tensor], expected: list[Tensor]) -> float:
 
 
 class _CollectiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counter of the collectives that are called."""
+    """Counter of the collectives that are called, and of the bytes that this process sends.
+
+    `counts` has the functional collectives; those of FSDP2 and of pipelines count in `sent` only.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
+        self.sent = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace in ("_c10d_functional", "_dtensor"):
+        if func.namespace in ("_c10d_functional", "_dtensor", "c10d"):
             called = func.name().split("::")[1].split(".")[0]
-            self.counts.update([COLLECTIVES[called]] if called in COLLECTIVES else [])
+            if func.namespace != "c10d":
+                self.counts.update([COLLECTIVES[called]] if called in COLLECTIVES else [])
+            self.sent += SENT[called](args) if called in SENT else 0
         return func(*args, **(kwargs or {}))
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _members(group: Any) -> int:
+    """Return the number of processes of a group, or of the group with a name."""
+    if isinstance(group, str):
+        group = distributed.distributed_c10d._resolve_process_group(group)
+    elif not isinstance(group, distributed.ProcessGroup):
+        group = distributed.ProcessGroup.unbox(group)
+    return int(group.size())
+
+
+def _all_reduced(tensors: Sequence[Tensor], group: Any) -> float:
+    share = 1 - 1 / _members(group)
+    return PASSES["all_reduce"] * share * sum(_bytes(tensor) for tensor in tensors)
+
+
+SENT: dict[str, Callable[[Any], float]] = {
+    "all_gather_into_tensor": lambda args: _bytes(args[0]) * (args[1] - 1),
+    "reduce_scatter_tensor": lambda args: _bytes(args[0]) * (1 - 1 / args[2]),
+    "all_reduce": lambda args: _all_reduced(args[:1], args[2]),
+    "allreduce_": lambda args: _all_reduced(args[0], args[1]),
+    "_allgather_base_": lambda args: _bytes(args[0]) - _bytes(args[1]),
+    "_reduce_scatter_base_": lambda args: _bytes(args[1]) - _bytes(args[0]),
+    "send": lambda args: sum(_bytes(tensor) for tensor in args[0]),
+}
+"""Call of torch -> bytes that a process sends, on a ring."""

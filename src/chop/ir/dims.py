@@ -281,6 +281,15 @@ def _embedding(call: ShapedCall) -> Iterator[Carried]:
     yield Carried("vocabulary", {"weight": 0}, None, by_parts=by_parts, is_removable=False)
 
 
+@rule("expert_mixture")
+def _expert_mixture(call: ShapedCall) -> Iterator[Carried]:
+    """Carry the tokens of experts (tokens, features), and the experts, whose results are added."""
+    if all(len(call.operands.get(name, ())) == 3 for name in ("gate_up_proj", "down_proj")):
+        yield Carried("split 0", {f"data_in_{i}": 0 for i in range(3)}, 0, is_removable=False)
+        experts = {"gate_up_proj": 0, "down_proj": 0}
+        yield Carried("experts", experts, None, is_removable=False)
+
+
 @rule("class_loss")
 def _class_loss(call: ShapedCall) -> Iterator[Carried]:
     """Carry the rows of a loss of logits (rows, classes) and whole labels (rows), as a sum."""

@@ -32,7 +32,9 @@ KINDS = {
     "directory": PATH | NONE,
     "timeout": NUMBER | NONE,
     "initial": MANY,
-    **dict.fromkeys(("trials", "seed", "workers", "retries", "heartbeat_seconds"), WHOLE),
+    **dict.fromkeys(
+        ("trials", "seed", "workers", "devices", "retries", "heartbeat_seconds"), WHOLE
+    ),
 }
 """Kinds of the fields of a plan."""
 
@@ -46,7 +48,8 @@ class SearchPlan:
     a `*.journal` file or a `postgresql://` URL. The files of its trials are in `directory`. The
     search evaluates `trials` different points, those of earlier runs included, `initial` ones
     first, until `timeout` seconds have passed. With `workers` above 1, processes (or Ray actors,
-    `engine="ray"`) share the work. A trial whose worker dies is retried `retries` times.
+    `engine="ray"`) share the work. A trial that trains on several `devices` gets them from Ray as a
+    placement group on one machine. A trial whose worker dies is retried `retries` times.
     `heartbeat_seconds` is the time between heartbeats of a worker.
 
     A study belongs to one space, one set of objectives and one `about`: plain facts of the subject,
@@ -66,6 +69,7 @@ class SearchPlan:
     seed: int = 0
     workers: int = 1
     engine: str = "processes"
+    devices: int = 1
     timeout: float | None = None
     retries: int = 2
     initial: Sequence[Mapping[str, ParameterValue]] = ()
@@ -79,6 +83,8 @@ class SearchPlan:
             raise ConfigError(f"search: timeout is {self.timeout} seconds. Allowed: above 0.")
         if self.workers < 1:
             raise ConfigError(f"search: workers is {self.workers}. Allowed: 1 or more.")
+        if self.devices < 1:
+            raise ConfigError(f"search: devices is {self.devices}. Allowed: 1 or more.")
 
     @property
     def folder(self) -> Path:
@@ -106,6 +112,7 @@ class SearchPlan:
             deadline=None if self.timeout is None else time.time() + self.timeout,
             heartbeat_seconds=self.heartbeat_seconds,
             about=dict(self.about),
+            devices=self.devices,
         )
 
 
@@ -153,6 +160,8 @@ class WorkerPlan:
     heartbeat_seconds: int = 60
     about: Mapping[str, Any] = field(default_factory=dict)
     """Facts of the subject, as plain data; a study with other facts is another study."""
+    devices: int = 1
+    """Devices that one trial uses."""
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     """Random id of this start of the search."""
 

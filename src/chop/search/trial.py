@@ -34,6 +34,8 @@ class TrialContext:
     constraints: dict[str, float] = field(default_factory=dict)
     reports: dict[int, float] = field(default_factory=dict)
     expected: dict[str, float] = field(default_factory=dict)
+    devices: int = 1
+    """Devices that the trial may use, as many as the search asks for."""
 
     def report(self, step: int, value: float) -> None:
         """Report an intermediate value of the first objective; raise `Pruned` if it is too bad."""

@@ -129,7 +129,8 @@ def _run(queue: TrialQueue, trial: Trial, evaluate: Evaluate) -> None:
     folder = queue.plan.directory / f"trial-{trial.number:05d}"
     folder.mkdir(parents=True, exist_ok=True)
     seed = trial_seed(queue.plan.name, trial.number)
-    context = StudyTrial(trial.number, seed, folder, trial=trial, queue=queue)
+    devices = queue.plan.devices
+    context = StudyTrial(trial.number, seed, folder, devices=devices, trial=trial, queue=queue)
     seed_everything(seed)
     start = time.perf_counter()
     outcome = _evaluate(evaluate, point, context, list(queue.plan.objectives))

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -141,25 +141,83 @@ def _last_line(plan: WorkerPlan, number: int) -> str:
 
 @ENGINES.entry("ray")
 def run_ray(plan: WorkerPlan, workers: int, report: Callable[[], None]) -> str | None:
-    """Run the plan on `workers` Ray actors of one core each, on the current cluster.
+    """Run the plan on `workers` Ray actors on the current cluster.
 
-    Ray only starts the actors: the study stays in its storage.
+    An actor has one core, or a placement group with the devices of a trial. Ray only starts the
+    actors: the study stays in its storage.
     """
-    with _ray_cluster(workers) as ray:
+    with _ray_cluster(workers * plan.devices) as ray:
         check_reach(plan.storage, len(ray.nodes()))
+        if plan.devices > 1:
+            check_room(plan.devices, [node["Resources"] for node in ray.nodes() if node["Alive"]])
         packed = pack(plan)
-        actor = ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
-        actors = [actor.remote() for _ in range(workers)]
-        waiting = [each.work.remote(packed, i) for i, each in enumerate(actors)]
-        ends: list[Any] = []
-        while waiting:
-            done, waiting = ray.wait(waiting, timeout=LOOK_SECONDS)
-            ends += [_ray_end(ray, each) for each in done]
-            report()
+        places = [RayPlace(ray, plan.devices) for _ in range(workers)]
+        try:
+            waiting = {place.start(packed, i): place for i, place in enumerate(places)}
+            ends: list[Any] = []
+            while waiting:
+                done, _ = ray.wait(list(waiting), timeout=LOOK_SECONDS)
+                for each in done:  # its devices are free for the next actor
+                    waiting.pop(each).remove()
+                    ends.append(_ray_end(ray, each))
+                report()
+        finally:
+            for place in places:
+                place.remove()
     if (True, None) in ends:  # it saw that all trials are done
         return None
     reason: str = ends[0][1]
     return reason
+
+
+class RayPlace:
+    """Actor of a Ray cluster, with the devices of its trials reserved together."""
+
+    def __init__(self, ray: Any, devices: int) -> None:
+        self.ray, self.devices = ray, devices
+        self.group: Any = None
+        self.actor: Any = None
+
+    def start(self, packed: bytes, number: int) -> Any:
+        """Start the work; return its result to wait for. It begins when the devices are free."""
+        options: dict[str, Any] = {"num_cpus": self.devices, "max_restarts": 0}
+        if self.devices > 1:
+            options |= self._reserve()
+        self.actor = self.ray.remote(**options)(RayWorker).remote()
+        return self.actor.work.remote(packed, number)
+
+    def _reserve(self) -> dict[str, Any]:
+        """Ask for a placement group: one machine has all devices of a trial, or it waits."""
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        has_gpus = self.ray.cluster_resources().get("GPU", 0) > 0
+        bundle = {"CPU": self.devices, **({"GPU": self.devices} if has_gpus else {})}
+        self.group = placement_group([bundle], strategy="STRICT_PACK")
+        strategy = PlacementGroupSchedulingStrategy(
+            self.group, placement_group_capture_child_tasks=True
+        )
+        return {"num_gpus": bundle.get("GPU", 0), "scheduling_strategy": strategy}
+
+    def remove(self) -> None:
+        """End the actor, and return its devices to the cluster."""
+        if self.group is not None:
+            from ray.util.placement_group import remove_placement_group
+
+            self.ray.kill(self.actor)
+            remove_placement_group(self.group)
+            self.group = None
+
+
+def check_room(devices: int, machines: Sequence[Mapping[str, float]]) -> None:
+    """Raise if no machine of a cluster has the devices of one trial; `machines`: resources."""
+    kind = "GPU" if any(machine.get("GPU", 0) for machine in machines) else "CPU"
+    most = int(max((machine.get(kind, 0) for machine in machines), default=0))
+    if most < devices:
+        raise ConfigError(
+            f"search: devices is {devices}, and no machine of the Ray cluster has more than {most} "
+            f"{kind}s. Allowed: at most {most}."
+        )
 
 
 def check_reach(storage: str, machines: int) -> None:
@@ -191,7 +249,7 @@ def _ray_end(ray: Any, done: Any) -> tuple[bool, str | None]:
 
 
 @contextlib.contextmanager
-def _ray_cluster(workers: int) -> Iterator[Any]:
+def _ray_cluster(cores: int) -> Iterator[Any]:
     try:
         # a local cluster for one search needs no authentication
         if "RAY_ADDRESS" not in os.environ:
@@ -208,7 +266,7 @@ def _ray_cluster(workers: int) -> Iterator[Any]:
     path = os.pathsep.join(p for p in sys.path if p)
     options: dict[str, Any] = {"runtime_env": {"env_vars": {"PYTHONPATH": path}}}
     if "RAY_ADDRESS" not in os.environ:
-        options |= {"num_cpus": max(workers, os.cpu_count() or 1), "include_dashboard": False}
+        options |= {"num_cpus": max(cores, os.cpu_count() or 1), "include_dashboard": False}
     ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     try:
         yield ray

@@ -75,5 +75,11 @@ def test_unmasking_gives_the_layer_back_with_its_zeros() -> None:
     assert (back.weight[~layer.weight_mask] == 0).all()
 
 
+def test_a_layer_whose_weight_is_in_another_process_changes_its_mode() -> None:
+    layer = pruned(nn.Linear(4, 3))
+    layer._parameters["weight"] = layer._buffers["weight_mask"] = None
+    assert not layer.eval().training
+
+
 def test_an_activation_mask_says_what_it_does() -> None:
     assert repr(ActivationMask(0.5)) == "ActivationMask(sparsity=0.5, method=l1-norm, scope=local)"

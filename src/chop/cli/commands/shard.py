@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from chop.actions.sharding import ShardArgs, shard
 from chop.cli.checkpoints import save_model
 from chop.cli.run_results import PLAN
 from chop.cli.session import Session
 from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions
-from chop.cli.source import describe, example_of, load, tokenizer_of
+from chop.cli.source import Source, describe, example_of, load, load_graph, tokenizer_of
 from chop.distributed.mesh import mesh_shape_of
 from chop.files import write_whole
+from chop.ir.expert_mixtures import is_mixture
+from chop.ir.graph import MaseGraph
 
 DOCUMENT = "sharding_plan.json"
 """The plan alone, as `--against` reads it."""
@@ -44,6 +46,20 @@ class ShardConfig(ModelOptions, DataOptions, OutputOptions):
     out: Path = Path("out/shard")
 
 
+class _WithExperts(ShardConfig):
+    """The same options; each mixture of experts is captured as one layer."""
+
+    joins_experts: ClassVar[bool] = True
+
+
+def _planned_graph(config: ShardConfig, source: Source, graph: MaseGraph) -> MaseGraph:
+    """Return the graph to plan: that of the output, or one whose experts can be split."""
+    if source.model is None or not any(map(is_mixture, source.model.modules())):
+        return graph
+    options = {field.name: getattr(config, field.name) for field in fields(config)}
+    return load_graph(_WithExperts(**options), source)
+
+
 def run(config: ShardConfig, session: Session) -> dict[str, Any]:
     """Plan, verify the plan on processes of this machine if asked, save it."""
     args = config.shard
@@ -51,11 +67,12 @@ def run(config: ShardConfig, session: Session) -> dict[str, Any]:
         args = replace(args, mesh_shape=mesh_shape_of(config.mesh))
     source, _, graph = load(config)
     example = example_of(graph, config.batch)
+    planned = _planned_graph(config, source, graph)
     if session.is_dry:
-        shard(graph, replace(args, verify=False, calibrate=False), example)
+        shard(planned, replace(args, verify=False, calibrate=False), example)
     session.start_work()
     with session.console.progress("plan and verify" if args.verify else "plan"):
-        result = shard(graph, args, example)
+        result = shard(planned, args, example)
     record = result.record()
     write_whole(session.folder / PLAN, json.dumps(record, indent=1))
     write_whole(session.folder / DOCUMENT, json.dumps(result.document, indent=1))

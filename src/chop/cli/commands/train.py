@@ -63,10 +63,11 @@ class TrainConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
         return self.stages * math.prod(mesh_shape_of(self.mesh or "1"))
 
 
-class _WithoutCache(TrainConfig):
-    """The same options; a split model is captured without its cache."""
+class _Split(TrainConfig):
+    """The same options; a split model is captured without its cache, each mixture as one layer."""
 
     keeps_cache: ClassVar[bool] = False
+    joins_experts: ClassVar[bool] = True
 
 
 def run(config: TrainConfig, session: Session) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def _run_split(config: TrainConfig, session: Session) -> dict[str, Any]:
     from chop.cli.train_and_measure import forget_checkpoints, measure
 
     options = {field.name: getattr(config, field.name) for field in fields(config)}
-    split_config = _WithoutCache(**options)
+    split_config = _Split(**options)
     place = place_of(config.processes)
     with alone():
         source, data, graph = load_with_data(split_config, "train")

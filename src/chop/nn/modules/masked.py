@@ -46,10 +46,12 @@ class Masked(nn.Module):
         return masked(self, WEIGHT, stored)
 
     def write_zeros(self) -> None:
-        """Set the stored parameter to zero where it is pruned."""
+        """Set the stored parameter to zero where it is pruned, if this process has it."""
         stored = self._parameters[WEIGHT]
+        if stored is None:  # a stage of a pipeline lacks the parameters of the others
+            return
         with torch.no_grad():
-            stored.masked_fill_(~self.weight_mask, 0.0)  # type: ignore[union-attr]
+            stored.masked_fill_(~self.weight_mask, 0.0)
 
     def split_rule(self) -> SplitRule | None:
         """Return how this layer is split over devices; None if it must run whole."""

@@ -12,6 +12,7 @@ from chop.distributed.layouts import REPLICATE, Layout
 from chop.distributed.mesh import Mesh, bytes_of
 from chop.distributed.plan import Plan, make_plan
 from chop.distributed.plan_file import pins_of
+from chop.distributed.plan_part import part_of_model
 from chop.distributed.program import program_of, references
 from chop.distributed.strategies import WHOLE
 from chop.ir.graph import MaseGraph
@@ -45,6 +46,11 @@ class AutoshardingArgs:
     pins: Annotated[
         Mapping[str, str], 'Strategies that the plan must have: value = "split 0/column".'
     ] = field(default_factory=dict)
+    only: Annotated[
+        str | None,
+        "Split only the part of the model between the first and the last layer that match, as "
+        "'model.layers.1*'. Everything else is whole on every device.",
+    ] = None
 
     def mesh(self) -> Mesh:
         """Return the mesh of these settings."""
@@ -67,8 +73,10 @@ def autosharding_analysis_pass(graph: MaseGraph, args: AutoshardingArgs) -> Pass
     the names of the node's strategies. Needs common metadata at the shapes to plan for.
     """
     mesh = args.mesh()
-    pins = pins_of(args.pins, program_of(graph), mesh) if args.pins else None
-    plan = make_plan(graph, mesh, training=args.training, pins=pins)
+    program = program_of(graph) if args.pins or args.only else None
+    pins = pins_of(args.pins, program, mesh) if args.pins and program else None
+    part = [part_of_model(program, args.only)] if args.only and program else []
+    plan = make_plan(graph, mesh, training=args.training, pins=pins, allowed=part)
     for node in graph.fx_graph.nodes:
         _annotate(graph, node, plan)
     return graph, {"plan": plan}
