@@ -41,6 +41,7 @@ from chop.files import make_folder, remove_whole
 from chop.ir.graph import MaseGraph
 from chop.ir.graph_fingerprint import LENGTH, add_tensor
 from chop.ir.node_arguments import tensors_in
+from chop.nn.quantized.frozen import cache_limited
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import parse_format
 from chop.nn.quantizers.formats import spelled_settings
@@ -201,13 +202,9 @@ def quantize_stream(
     """Write the quantised folder to `out`; a killed run of the same request is resumed."""
     check_out(plan.folder, out)
     run = _LayerRun(plan, _work_folder(plan, out), progress or (lambda *_: None))
-    resumed, seconds = run.first_layer(), []
-    if resumed < len(plan.modules):
-        run.prepare(resumed)
-        for number in range(resumed, len(plan.modules)):
-            start = time.monotonic()
-            run.quantize(number)
-            seconds.append(time.monotonic() - start)
+    resumed = run.first_layer()
+    with cache_limited(0):  # a cached weight is a further copy of a layer
+        seconds = run.quantize_from(resumed)
     tensors, records = run.finished()
     report = quantize_folder(plan.folder, out, calibrated=Calibrated(plan.fingerprint, tensors))
     remove_whole(run.work)
@@ -256,6 +253,17 @@ class _LayerRun:
         while 0 < done < count and not self.state_file(done).is_file():
             done -= 1
         return done
+
+    def quantize_from(self, first: int) -> list[float]:
+        """Quantise the layers from `first` on; return the seconds of each."""
+        seconds = []
+        if first < len(self.plan.modules):
+            self.prepare(first)
+        for number in range(first, len(self.plan.modules)):
+            start = time.monotonic()
+            self.quantize(number)
+            seconds.append(time.monotonic() - start)
+        return seconds
 
     @torch.no_grad()
     def prepare(self, first: int) -> None:
@@ -328,7 +336,10 @@ class _LayerRun:
         """Run methods on the graph of a layer; return their records of modules."""
         records = []
         for name in methods:
-            settings = Settings(rules, self.request.options.get(name, {}))
+            options = dict(self.request.options.get(name, {}))
+            if name == "gptq":
+                options["spill"] = self.spill or self.work
+            settings = Settings(rules, options)
             info = METHODS[name].run(graph, self._batches(number, name), settings)
             rows = [row for part in info.values() if isinstance(part, list) for row in part]
             layer = self.stream.layer_path(number)
