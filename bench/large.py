@@ -218,7 +218,7 @@ def measure_gptq(source: Path, name: str, args: argparse.Namespace, out: Path) -
     return {"gptq": name, **row, "seconds_per_layer": max(record["layer_seconds"]), **own}
 
 
-def kept(file: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def finished_row(file: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return the row in `file`; measure it if an earlier run has not."""
     if not file.is_file():
         write_whole(file, json.dumps(measure()))
@@ -235,11 +235,11 @@ def measure_all(place: Path, args: argparse.Namespace) -> tuple[list[Any], list[
         source.mkdir(parents=True, exist_ok=True)
         make_shards(source, shapes, args.layers)
     rows = [
-        kept(folder / f"{form}.json", partial(measure_format, source, form, shapes, out))
+        finished_row(folder / f"{form}.json", partial(measure_format, source, form, shapes, out))
         for form in args.formats
     ]
     layered = [
-        kept(folder / f"gptq-{name}.json", partial(measure_gptq, source, name, args, out))
+        finished_row(folder / f"gptq-{name}.json", partial(measure_gptq, source, name, args, out))
         for name in args.gptq
     ]
     return rows, layered

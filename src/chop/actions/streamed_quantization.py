@@ -53,6 +53,15 @@ from chop.passes.rewrite.split_experts import split_experts
 
 AVAILABLE = ("nearest", "gptq", "clip", "smooth", "awq", "learned_rounding")
 """Methods that look at one decoder layer at a time."""
+WHOLE_MODEL = {
+    "rotate": "it rotates the embeddings, all layers and the head by one matrix, and compares the "
+    "outputs of the whole model with and without it",
+    "equalize": "it follows channels through the whole model, and compares its outputs with and "
+    "without the change",
+    "correct_bias": "it adds biases, and a folder of transformers has no place for them",
+    "fold_batch_norm": "it is for convolutions, and decoder layers have none",
+}
+"""Reason why each of the other methods needs the whole model, by its name."""
 FLOAT, REFERENCE, NOW = "float", "reference", "now"
 """Streams of activations: of the model as it is stored, of the same model after the methods that
 keep its function, and of the rounded model."""
@@ -127,9 +136,14 @@ def check_methods(methods: Sequence[str], options: Mapping[str, Any]) -> None:
     for name in methods_named(methods):
         if name not in AVAILABLE:
             raise ConfigError(
-                f"quantize.method: '{name}' needs the whole model in memory. Allowed with "
-                f"max_memory: {', '.join(AVAILABLE)}."
+                f"quantize.method: '{name}' needs the whole model in memory"
+                f"{_because(WHOLE_MODEL.get(name))}. Allowed with max_memory: "
+                f"{', '.join(AVAILABLE)}."
             )
+
+
+def _because(reason: str | None) -> str:
+    return "" if reason is None else f": {reason}"
 
 
 @dataclass(frozen=True)
@@ -286,7 +300,7 @@ class _LayerRun:
         """Yield the inputs of a layer for each batch; with `spill` they are read when used."""
         file = self.state_file(number)
         for batch, sides in enumerate(self.sides):
-            stored = _StoredInputs(file, f"{stream}.{batch}", sides[number])
+            stored = StoredInputs(file, f"{stream}.{batch}", sides[number])
             yield stored if self.spill is not None else dict(stored)
 
     def quantize(self, number: int) -> None:
@@ -423,7 +437,7 @@ def _stored_weight(graph: MaseGraph, path: str) -> tuple[Tensor, Any, Tensor | N
     return weight, form, cast(Tensor, layer.weight_scale) if is_stored else None
 
 
-class _StoredInputs(Mapping[str, Any]):
+class StoredInputs(Mapping[str, Any]):
     """Inputs of a layer whose activations are in a file, and are mapped when they are read."""
 
     def __init__(self, file: Path, key: str, sides: Mapping[str, Any]) -> None:

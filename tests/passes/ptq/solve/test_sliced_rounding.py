@@ -137,5 +137,6 @@ def test_the_weights_are_those_of_the_sums_in_memory(name, few_rows, tmp_path, f
 
 
 def test_narrow_layers_stay_in_memory():
-    assert not stored_sums.are_stored(1024, before=True)
-    assert stored_sums.are_stored(4096, before=True) and stored_sums.are_stored(4096, before=False)
+    assert not stored_sums.are_stored(768, 768, before=True)
+    assert stored_sums.are_stored(1024, 4096, before=False)
+    assert stored_sums.are_stored(8192, 2048, before=False)

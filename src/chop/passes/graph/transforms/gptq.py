@@ -64,8 +64,8 @@ class GptqArgs:
     `experts`: tokens that calibrate an expert of a mixture: those that the router sends to it, or
     all tokens, of which the others have a small weight. `keep`: a folder for checkpoints of
     finished layers, from which an interrupted run resumes. `spill`: a folder for the sums over the
-    inputs of wide layers, which otherwise are in memory: 8 bytes for each pair of columns, several
-    times.
+    inputs of wide layers on the CPU, which otherwise are in memory: 8 bytes for each pair of
+    columns, several times.
     """
 
     data: Any = None

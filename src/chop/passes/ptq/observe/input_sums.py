@@ -98,8 +98,10 @@ class InputStatistics(SharedSums[InputSums]):
         return *super().key(node, layer), own
 
     def summed(self, node: fx.Node, layer: nn.Module) -> InputSums:
-        columns = stored_weight(layer).shape[1:].numel()
-        if self.spill is None or not are_stored(columns, before=self._has_before(node)):
+        weight = stored_weight(layer)
+        sizes = (len(weight), weight.shape[1:].numel())
+        is_large = are_stored(*sizes, before=self._has_before(node))
+        if self.spill is None or not is_large or weight.device.type != "cpu":
             return super().summed(node, layer)
         sums = StoredSums(self.spill, holds_back=self.holds_back)
         for number, (rows, before) in enumerate(self._rows(node, layer)):

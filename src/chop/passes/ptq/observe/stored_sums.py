@@ -17,14 +17,17 @@ from chop.passes.ptq.observe.row_sums import InputSums
 from chop.passes.ptq.observe.stored_matrix import StoredMatrix, StoredRows, panel_rows, steps
 
 SUMS_BYTES = 128 << 20
-"""Memory that the sums of a layer take before they are stored in files."""
+"""Memory that the solver of a layer takes before its sums are stored in files."""
 MATRICES = {True: 8, False: 3}
 """Matrices of (columns, columns) of the sums of a layer, with and without the rows before."""
+WEIGHTS = 10
+"""Copies of a weight in double precision while it is rounded as a whole, measured."""
 
 
-def are_stored(columns: int, *, before: bool) -> bool:
-    """Return True if the sums of a layer with so many columns are too large for the memory."""
-    return MATRICES[before] * columns**2 * torch.float64.itemsize > SUMS_BYTES
+def are_stored(rows: int, columns: int, *, before: bool) -> bool:
+    """Return True if the sums of a layer and the copies of its weight are large."""
+    numbers = MATRICES[before] * columns**2 + WEIGHTS * rows * columns
+    return numbers * torch.float64.itemsize > SUMS_BYTES
 
 
 @dataclass

@@ -139,8 +139,8 @@ class SlicedRounding:
         factor = FlippedMatrix(stored_inverse(lower, self.settings.folder))
         columns = ColumnRounding(self.grid, importance, factor, order, by_importance=by_importance)
 
-        def decide(rows: slice, wanted: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-            return columns(wanted, mask)
+        def decide(rows: slice, goal: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+            return columns(goal, mask)
 
         return self._each(decide, target, hessian)
 
@@ -156,12 +156,12 @@ class SlicedRounding:
             now = rounded
 
             def decide(
-                rows: slice, wanted: Tensor, mask: Tensor | None, now: _Rounded = now
+                rows: slice, goal: Tensor, mask: Tensor | None, now: _Rounded = now
             ) -> tuple[Tensor, Tensor]:
                 values, ranges = now.values[rows], now.ranges[rows]
                 if self.grid.quantizer.scaled is not None:
-                    values, ranges = with_fitted_scales(values, ranges, wanted, lifted, self.grid)
-                moved = moved_elements(values, ranges, wanted, lifted, self.grid, mask)
+                    values, ranges = with_fitted_scales(values, ranges, goal, lifted, self.grid)
+                moved = moved_elements(values, ranges, goal, lifted, self.grid, mask)
                 return moved, ranges
 
             again = self._each(decide, target, lifted)
@@ -180,10 +180,10 @@ class SlicedRounding:
         result = _Rounded(self._new_rows(), self.weight.new_empty(0))
         ranges = []
         for rows in self.slices:
-            wanted = target[rows].double()
-            values, own = decide(rows, wanted, None if self.mask is None else self.mask[rows])
+            goal = target[rows].double()
+            values, own = decide(rows, goal, None if self.mask is None else self.mask[rows])
             result.values.write(rows.start, values)
-            result.error += output_error(values - wanted, hessian)
+            result.error += output_error(values - goal, hessian)
             ranges.append(own)
         result.ranges = torch.cat(ranges)
         return result
