@@ -2,30 +2,37 @@
 
 python bench/large.py [--layers 2] [--shapes 8b] [--formats nvfp4 mxfp4 mxint4 fp8_block]
                       [--gptq published] [--calibration-rows 16] [--tokens 512]
+                      [--limit 8] [--folder FOLDER]
 
 The shards are made here, with random weights in bfloat16, in the folder for temporary files (TMPDIR
-names another disk). Each job runs in a process of its own. There are two sections:
+names another disk) or in `--folder`: there, the same command resumes behind the last finished row,
+and GPTQ in the decoder layer that it was in. Each job runs in a process of its own. There are two
+sections:
 
 - `--model-free`, one row for each format. The memory depends on the largest tensor, not on the
   number of layers. Its bound is two tensors of the largest size and 1 GiB.
 - `--method gptq --max-memory`, one row for each setting of `--gptq` (hours each at 8 B). `float`
   compares with the float model and weighs rows by the loss, `equal` weighs rows equally, `rounded`
   also compares with the rounded layers before, `published` is GPTQ as published. The activations
-  are spilled. The bound is two decoder layers, the activations and 1 GiB; the solver needs its
-  share in addition.
+  and the sums over the inputs are in files. The bound is two decoder layers, the activations and
+  1 GiB. `--layers 4` stands for the first and last two layers of a model.
 
-The results go to bench/results/large.json.
+`--limit` is a limit in GiB: the option --max-memory, and the data segment of the process (as
+`ulimit -d`), beyond which an allocation fails. The results go to bench/results/large.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +42,8 @@ from measuring.checked import once
 from measuring.record import save
 from safetensors.torch import save_file
 from tabulate import tabulate
+
+from chop.files import write_whole
 
 GIB = 1 << 30
 LIMITS = {"peak_over_prediction": 1.1, "peak_over_bound": 1.0}
@@ -151,12 +160,18 @@ def is_smaller(record: dict[str, Any]) -> bool:
     return 0 < record["bytes_after"] < record["bytes_before"]
 
 
-def run_job(name: str, words: list[str], out: Path) -> tuple[dict[str, Any], float]:
+def run_job(
+    name: str, words: list[str], out: Path, limit: float | None = None
+) -> tuple[dict[str, Any], float]:
     """Return the record and the seconds of a job, in a process of its own."""
+
+    def limited() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (int(limit * GIB),) * 2)
 
     def job() -> dict[str, Any]:
         command = [sys.executable, "-m", "mase", "quantize", *words, "--out", str(out)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, preexec_fn=limited)
         return dict(json.loads((out / "result.json").read_text()))
 
     record, seconds, _ = once(name, job, is_smaller)
@@ -187,18 +202,47 @@ def measure_gptq(source: Path, name: str, args: argparse.Namespace, out: Path) -
     """Return seconds and memory of GPTQ, one decoder layer at a time."""
     shapes, tokens = SHAPES[args.shapes], args.calibration_rows * args.tokens
     data, spill = out.with_name("tokens"), out.with_name("spill")
+    limit = NO_LIMIT if args.limit is None else f"{args.limit}GiB"
     if not data.exists():
         make_tokens(data, shapes, 2 * tokens + args.tokens)
     words = [str(source), "--bits", "4", "--method", "gptq", "--dataset", str(data)]
-    words += ["--max-memory", NO_LIMIT, "--spill", str(spill), "--eval-batch-size", "1"]
+    words += ["--max-memory", limit, "--spill", str(spill), "--eval-batch-size", "1"]
     words += ["--calibration-rows", str(args.calibration_rows)]
     words += ["--max-token-len", str(args.tokens)]
     for key, value in GPTQ[name].items():
         words += ["--set", f"options.gptq.{key}={value}"]
-    record, seconds = run_job(name, words, out)
+    record, seconds = run_job(name, words, out, args.limit)
     activations = 4 * tokens * shapes.hidden
     row = figures(record, seconds, 2 * shapes.layer_bytes + activations + GIB)
-    return {"gptq": name, **row, "seconds_per_layer": max(record["layer_seconds"])}
+    own = {"limit_GiB": args.limit, "layers_resumed": record["layers_resumed"]}
+    return {"gptq": name, **row, "seconds_per_layer": max(record["layer_seconds"]), **own}
+
+
+def finished_row(file: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the row in `file`; measure it if an earlier run has not."""
+    if not file.is_file():
+        write_whole(file, json.dumps(measure()))
+    return dict(json.loads(file.read_text()))
+
+
+def measure_all(place: Path, args: argparse.Namespace) -> tuple[list[Any], list[Any]]:
+    """Return the rows of both sections, from files and shards in `place`."""
+    shapes = SHAPES[args.shapes]
+    sizes = f"{args.shapes}-{args.layers}-{args.calibration_rows}x{args.tokens}-{args.limit}"
+    folder = place / sizes
+    source, out = folder / "source", folder / "out"
+    if not (source / "config.json").is_file():
+        source.mkdir(parents=True, exist_ok=True)
+        make_shards(source, shapes, args.layers)
+    rows = [
+        finished_row(folder / f"{form}.json", partial(measure_format, source, form, shapes, out))
+        for form in args.formats
+    ]
+    layered = [
+        finished_row(folder / f"gptq-{name}.json", partial(measure_gptq, source, name, args, out))
+        for name in args.gptq
+    ]
+    return rows, layered
 
 
 def main() -> None:
@@ -210,13 +254,11 @@ def main() -> None:
     parser.add_argument("--gptq", nargs="*", choices=GPTQ, default=[])
     parser.add_argument("--calibration-rows", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=512, help="in each calibration row")
+    parser.add_argument("--limit", type=float, help="memory of a job with GPTQ, in GiB")
+    parser.add_argument("--folder", type=Path, help="for shards and finished rows, kept")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        source, out, shapes = Path(place, "source"), Path(place, "out"), SHAPES[args.shapes]
-        source.mkdir()
-        make_shards(source, shapes, args.layers)
-        rows = [measure_format(source, form, shapes, out) for form in args.formats]
-        layered = [measure_gptq(source, name, args, out) for name in args.gptq]
+    with tempfile.TemporaryDirectory() as scratch:
+        rows, layered = measure_all(args.folder or Path(scratch), args)
     for table in (rows, layered):
         print(tabulate(table, headers="keys", floatfmt=".3f"))
     sizes = {"layers": args.layers, "shapes": args.shapes}

@@ -112,7 +112,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "prune_gpu": ("chop/passes/prune", "chop/passes/pack"),
     "prune_methods": ("chop/passes/prune", "chop/passes/ptq"),
     "prune_structured": ("chop/passes/prune",),
-    "large": ("chop/export", "chop/nn/quantizers"),
+    "large": ("chop/export", "chop/nn/quantizers", "chop/passes/ptq"),
     "llm_rtl": DECODER,
     "llm_rtl/routed": (*DECODER, "chop/hw/area/inventory.py", "chop/hw/flow/route"),
     "ptq": ROUNDED,
@@ -130,6 +130,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "search_engine": ("chop/search",),
     "serve": ("chop/serve", "chop/ir/graph", "chop/kernels"),
     "shard": ("chop/distributed",),
+    "solver": ("chop/passes/ptq", "chop/nn/quantizers"),
     "trace": ("chop/ir",),
 }
 """Result file, or "file/section" -> folders or modules of src that it measures.

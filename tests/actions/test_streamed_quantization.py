@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 import mase
 from chop import MaseGraph
+from chop.actions import stream_memory
 from chop.actions.decoder_stream import DecoderStream
 from chop.actions.post_training import METHODS, quantize_with_data
 from chop.actions.stream_memory import DataSize, check_memory, predict
@@ -180,7 +181,7 @@ def test_every_method_is_streamed_or_refused_by_name(source):
         if name in AVAILABLE:
             plan_stream(request, batches())
             continue
-        words = f"'{name}' needs the whole model in memory. Allowed .*: nearest, gptq, clip, smooth"
+        words = f"'{name}' needs the whole model in memory: it .* Allowed .*: nearest, gptq, clip"
         with pytest.raises(ConfigError, match=words):
             plan_stream(request, batches())
     assert {m for _, _, methods, _ in CASES.values() for m in methods} == {*AVAILABLE} - {"nearest"}
@@ -305,6 +306,17 @@ def test_more_memory_is_predicted_for_more_data_and_wider_layers(source):
     assert DataSize.of(many) == DataSize(200 * 3 * 60, 3 * 60)
 
 
+def test_wide_layers_need_the_memory_of_their_weights_and_not_of_their_sums(source):
+    def parts(columns, form="mxint4", **options):
+        request = StreamRequest(source(), form, ("gptq",), {"gptq": options})
+        return stream_memory._solver(request, 4096, columns)
+
+    weights = 3 * 4 * 4096 * 14336
+    assert weights < parts(14336) < weights + 0.7 * GIB
+    assert parts(14336) == parts(14336, target="rounded") < parts(14336, "int4/tensor")
+    assert parts(64) > 8 * 14 * 64**2  # in memory
+
+
 def test_a_run_that_does_not_fit_is_refused_with_the_nearest_that_does(source, tmp_path):
     data = batches(rows=8, count=400, length=60)
     request = StreamRequest(source(), "mxint4", ("gptq",))
@@ -335,12 +347,12 @@ def test_what_is_no_amount_of_memory_is_refused(text):
 
 REFUSED = {
     "format": ({"bits": 4.5}, r"max_memory takes one format .*: give --format, or --bits 4 or 8\."),
-    "none": ({}, r"max_memory takes one format for all weights"),
+    "none": ({}, r"max_memory takes one format for all weights.* loss of the whole model"),
     "width": ({"format": "mxint4", "evaluate": True}, r"or --bits 4 or 8, without evaluate\."),
     "data": ({"bits": 4, "method": "gptq"}, r"--method gptq looks at .* give --dataset"),
     "method": (
         {"bits": 4, "method": "rotate", "dataset": "tiny_text"},
-        r"'rotate' needs the whole model in memory. Allowed with max_memory: nearest, gptq",
+        r"'rotate' needs the whole model in memory: it rotates .* Allowed with max_memory: near",
     ),
     "target": ({"bits": 4, "for_": "rtl"}, r"target rtl rounds activations, and max_memory"),
 }

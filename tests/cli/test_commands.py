@@ -318,6 +318,21 @@ def test_lora_trains_adapters_alone_and_fuses_them(mase, trained, tmp_path):
     assert type(layer(tmp_path / "l")) is torch.nn.Linear
 
 
+def test_training_follows_a_teacher(mase, trained, tmp_path):
+    mase(f"prune {trained} --sparsity 0.8 --out p")
+    line = f"train p {DIGITS} --epochs 10 --learning-rate 3e-3 --quiet --json"
+    found = mase(f"{line} --teacher {trained} --follow layers.1 --out t").document["train"]
+    assert found["divergence"]["after"] < 0.8 * found["divergence"]["before"]
+    refused = {
+        "--teacher tiny_llama": "Allowed: a teacher with the inputs of the model",
+        f"--teacher {trained} --follow layers.9": "the model calls no module 'layers.9'",
+        "--temperature 2": "temperature: it is an option of --teacher",
+    }
+    for words, message in refused.items():
+        ran = mase(f"{line} {words} --out r")
+        assert ran.code and message in ran.err
+
+
 @pytest.mark.slow
 def test_a_sweep_draws_measures_once_and_resumes(mase, trained, tmp_path):
     line = f"sweep integer_bits {trained} {DIGITS} --epochs 1 --out s --json"

@@ -17,6 +17,9 @@ from chop.actions.decoder_stream import DecoderStream
 from chop.actions.streamed_quantization import NOW, Batch, StreamPlan, StreamRequest
 from chop.errors import ConfigError
 from chop.export.model_free import GIB
+from chop.nn.quantizers import parse_format
+from chop.passes.ptq.observe.stored_matrix import PANEL_BYTES
+from chop.passes.ptq.observe.stored_sums import WEIGHTS, are_stored
 
 FLOAT_BYTES, DOUBLE_BYTES = 4, 8
 SUMS = {True: 8, False: 2}
@@ -24,8 +27,11 @@ SUMS = {True: 8, False: 2}
 the products and the drift of two halves, of both, and of the rows that are held back."""
 SOLVER_SQUARES = {True: 6, False: 4}
 """Further such matrices while a weight is rounded: all rows, and the factor of the inverse."""
-SOLVER_WEIGHTS = 10
-"""Copies of a weight in double precision while it is rounded, measured."""
+STORED_WEIGHTS = 3
+"""Copies of a weight in single precision while it is rounded by sums in files: rounded plainly,
+fitted to most rows, and to all."""
+STORED_PANELS = 8
+"""Panels of matrices in files that are in memory at a time, measured."""
 SLICE_BYTES = 256 << 20
 """Memory of a search of ranges, and of packing, slice by slice, measured."""
 SCORES = 6
@@ -71,7 +77,7 @@ class MemoryPrediction:
     def __str__(self) -> str:
         parts = {
             "process": self.resident,
-            "two decoder layers": self.layers,
+            "decoder layers": self.layers,
             "activations": self.activations,
             "solver": self.solver,
         }
@@ -93,11 +99,28 @@ def _predict(
     shapes += stream.expert_shapes(layer)
     return MemoryPrediction(
         resident,
-        2 * stream.layer_bytes(layer),
+        _layers(request, shapes) * stream.layer_bytes(layer),
         _activations(request, stream, data, shapes),
         max((_solver(request, *shape) for shape in shapes), default=0),
         _importance(request, stream, data, shapes) if request.weighs_rows else 0,
     )
+
+
+def _rounds_whole(request: StreamRequest) -> bool:
+    """Return True if all rows of a weight share a scale, so that it is not rounded in slices."""
+    form = parse_format(request.format, "format")
+    scaled, blocks = form.scaled, form.blocks
+    has_one_scale = scaled is not None and scaled.granularity == "tensor"
+    return has_one_scale or (blocks is not None and blocks.tile[0] == -1)
+
+
+def _layers(request: StreamRequest, shapes: Sequence[torch.Size]) -> int:
+    """Return how many layers are in memory: the float weights next to the rounded ones, or not.
+
+    With the sums in files, a float weight is dropped when the reference has passed its layer.
+    """
+    is_stored = [are_stored(*shape, before=request.needs_reference) for shape in shapes]
+    return 1 if "gptq" in request.methods and all(is_stored) else 2
 
 
 def _activations(
@@ -122,9 +145,14 @@ def _solver(request: StreamRequest, rows: int, columns: int) -> int:
     if "gptq" not in request.methods:
         return SLICE_BYTES + 3 * DOUBLE_BYTES * rows * columns
     is_float = request.needs_reference
+    if are_stored(rows, columns, before=is_float):
+        weights = FLOAT_BYTES * STORED_WEIGHTS * rows * columns
+        if _rounds_whole(request):
+            weights += DOUBLE_BYTES * WEIGHTS * rows * columns
+        return weights + STORED_PANELS * PANEL_BYTES + SLICE_BYTES
     sums = 2 * SUMS[is_float] * columns**2
     solve = (SUMS[is_float] + SOLVER_SQUARES[is_float]) * columns**2
-    return DOUBLE_BYTES * max(sums, solve + SOLVER_WEIGHTS * rows * columns) + SLICE_BYTES
+    return DOUBLE_BYTES * max(sums, solve + WEIGHTS * rows * columns) + SLICE_BYTES
 
 
 def _importance(

@@ -41,6 +41,7 @@ from chop.files import make_folder, remove_whole
 from chop.ir.graph import MaseGraph
 from chop.ir.graph_fingerprint import LENGTH, add_tensor
 from chop.ir.node_arguments import tensors_in
+from chop.nn.quantized.frozen import cache_limited
 from chop.nn.quantized.layer import QuantizedModule
 from chop.nn.quantizers import parse_format
 from chop.nn.quantizers.formats import spelled_settings
@@ -52,6 +53,15 @@ from chop.passes.rewrite.split_experts import split_experts
 
 AVAILABLE = ("nearest", "gptq", "clip", "smooth", "awq", "learned_rounding")
 """Methods that look at one decoder layer at a time."""
+WHOLE_MODEL = {
+    "rotate": "it rotates the embeddings, all layers and the head by one matrix, and compares the "
+    "outputs of the whole model with and without it",
+    "equalize": "it follows channels through the whole model, and compares its outputs with and "
+    "without the change",
+    "correct_bias": "it adds biases, and a folder of transformers has no place for them",
+    "fold_batch_norm": "it is for convolutions, and decoder layers have none",
+}
+"""Reason why each of the other methods needs the whole model, by its name."""
 FLOAT, REFERENCE, NOW = "float", "reference", "now"
 """Streams of activations: of the model as it is stored, of the same model after the methods that
 keep its function, and of the rounded model."""
@@ -126,9 +136,14 @@ def check_methods(methods: Sequence[str], options: Mapping[str, Any]) -> None:
     for name in methods_named(methods):
         if name not in AVAILABLE:
             raise ConfigError(
-                f"quantize.method: '{name}' needs the whole model in memory. Allowed with "
-                f"max_memory: {', '.join(AVAILABLE)}."
+                f"quantize.method: '{name}' needs the whole model in memory"
+                f"{_because(WHOLE_MODEL.get(name))}. Allowed with max_memory: "
+                f"{', '.join(AVAILABLE)}."
             )
+
+
+def _because(reason: str | None) -> str:
+    return "" if reason is None else f": {reason}"
 
 
 @dataclass(frozen=True)
@@ -201,13 +216,9 @@ def quantize_stream(
     """Write the quantised folder to `out`; a killed run of the same request is resumed."""
     check_out(plan.folder, out)
     run = _LayerRun(plan, _work_folder(plan, out), progress or (lambda *_: None))
-    resumed, seconds = run.first_layer(), []
-    if resumed < len(plan.modules):
-        run.prepare(resumed)
-        for number in range(resumed, len(plan.modules)):
-            start = time.monotonic()
-            run.quantize(number)
-            seconds.append(time.monotonic() - start)
+    resumed = run.first_layer()
+    with cache_limited(0):  # a cached weight is a further copy of a layer
+        seconds = run.quantize_from(resumed)
     tensors, records = run.finished()
     report = quantize_folder(plan.folder, out, calibrated=Calibrated(plan.fingerprint, tensors))
     remove_whole(run.work)
@@ -257,6 +268,17 @@ class _LayerRun:
             done -= 1
         return done
 
+    def quantize_from(self, first: int) -> list[float]:
+        """Quantise the layers from `first` on; return the seconds of each."""
+        seconds = []
+        if first < len(self.plan.modules):
+            self.prepare(first)
+        for number in range(first, len(self.plan.modules)):
+            start = time.monotonic()
+            self.quantize(number)
+            seconds.append(time.monotonic() - start)
+        return seconds
+
     @torch.no_grad()
     def prepare(self, first: int) -> None:
         """Compute the inputs of the first layer, and the importance of rows if they need it."""
@@ -278,7 +300,7 @@ class _LayerRun:
         """Yield the inputs of a layer for each batch; with `spill` they are read when used."""
         file = self.state_file(number)
         for batch, sides in enumerate(self.sides):
-            stored = _StoredInputs(file, f"{stream}.{batch}", sides[number])
+            stored = StoredInputs(file, f"{stream}.{batch}", sides[number])
             yield stored if self.spill is not None else dict(stored)
 
     def quantize(self, number: int) -> None:
@@ -328,7 +350,10 @@ class _LayerRun:
         """Run methods on the graph of a layer; return their records of modules."""
         records = []
         for name in methods:
-            settings = Settings(rules, self.request.options.get(name, {}))
+            options = dict(self.request.options.get(name, {}))
+            if name == "gptq":
+                options["spill"] = self.spill or self.work
+            settings = Settings(rules, options)
             info = METHODS[name].run(graph, self._batches(number, name), settings)
             rows = [row for part in info.values() if isinstance(part, list) for row in part]
             layer = self.stream.layer_path(number)
@@ -412,7 +437,7 @@ def _stored_weight(graph: MaseGraph, path: str) -> tuple[Tensor, Any, Tensor | N
     return weight, form, cast(Tensor, layer.weight_scale) if is_stored else None
 
 
-class _StoredInputs(Mapping[str, Any]):
+class StoredInputs(Mapping[str, Any]):
     """Inputs of a layer whose activations are in a file, and are mapped when they are read."""
 
     def __init__(self, file: Path, key: str, sides: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from transformers import TrainingArguments
 
 from chop.actions.batch_columns import LABELS, Collate, column_names, match_columns
+from chop.actions.distillation import Distillation, DistillingTrainer
 from chop.actions.metrics import compute_metrics
 from chop.actions.trainer import GraphTrainer
 from chop.arguments import MAPPING, NEW_FOLDER, an, takes
@@ -53,6 +54,7 @@ def get_trainer(
     output_dir: str | Path = "mase_output/trainer",
     seed: int = 0,
     resume: bool = False,
+    distillation: Distillation | None = None,
     **training_arguments: Any,
 ) -> GraphTrainer:
     """Return a trainer for a MaseGraph's model or any module: `.train()`, `.evaluate()`.
@@ -60,6 +62,8 @@ def get_trainer(
     `evaluate_metric`: one of `chop.actions.METRICS`; `.evaluate()` returns it as "eval_<name>".
     `training_arguments`: those of transformers' TrainingArguments, as `learning_rate`,
     `per_device_train_batch_size`, `gradient_accumulation_steps`, `bf16`, `save_steps` …
+
+    With `distillation` the model is trained to follow a teacher instead of the labels.
 
     The same seed gives the same result on a CPU. With `resume`, checkpoints go to `output_dir`, and
     after a kill the same program resumes from the last complete one and reaches the same result;
@@ -80,7 +84,11 @@ def get_trainer(
     metrics = compute_metrics(evaluate_metric)
     columns = match_columns(model, column_names(train))
     settings = {"num_train_epochs": num_train_epochs, "seed": seed, **training_arguments}
-    return GraphTrainer(
+    kind: Callable[..., GraphTrainer] = GraphTrainer
+    if distillation is not None:
+        distillation.check(model, Collate(columns, tokenizer)([train[0]]))
+        kind = functools.partial(DistillingTrainer, distillation=distillation)
+    return kind(
         model=model,
         args=_arguments(settings, output_dir, resume),
         data_collator=Collate(columns, tokenizer),

@@ -205,3 +205,24 @@ class TrainingOptions:
     def rows_trained_at_once(self) -> int:
         """Rows per batch for training."""
         return self.batch_size or 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherOptions:
+    """Teacher."""
+
+    teacher: Annotated[
+        str | None,
+        "A float model to follow instead of the labels, in a form of the model. Its vocabulary or "
+        "classes are those of the model.",
+    ] = None
+    temperature: Annotated[
+        float, "Divisor of the scores of the model and the teacher before the softmax."
+    ] = 1.0
+    follow: Annotated[
+        tuple[str, ...], "Paths of modules whose outputs follow those of the teacher, too."
+    ] = ()
+    follow_weight: Annotated[
+        float, "Weight of the relative squared errors of these outputs in the loss."
+    ] = 1.0
+    label_weight: Annotated[float, "Weight of the loss for the labels, with a teacher."] = 0.0

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from chop.actions.distillation import Distillation
 from chop.actions.language import LANGUAGE_METRICS, measure_language
 from chop.actions.train import get_trainer
 from chop.cli.console import Console, ProgressDisplay
@@ -156,23 +157,51 @@ def fit(
     epochs: float,
     session: Session,
     stage: str = "train",
+    teacher: Distillation | None = None,
 ) -> dict[str, Any]:
     """Train in place for `epochs`, with checkpoints in the output folder.
 
-    A run with the same model, data and settings resumes from them.
+    A run with the same model, data and settings resumes from them. With `teacher` the record has
+    the divergence from it on the test rows, before and after.
     """
     check_fit(graph, data, settings, epochs)
+    before = _divergence(graph, data, settings, teacher)
     session.start_work()
     identity = run_identity(settings, graph, data)
     folder = run_folder(session.out / CHECKPOINTS / stage, identity, resume=settings.resume)
     saving = {"output_dir": folder, "save_steps": settings.save_steps, "resume": True}
     arguments = training_arguments(graph, settings) | saving
-    trainer = make_trainer(graph, data, settings, epochs, arguments)
+    trainer = make_trainer(graph, data, settings, epochs, arguments | {"distillation": teacher})
     with session.console.progress(stage) as progress:
         trainer.add_callback(StepReport(progress, session.console))
         outcome = trainer.train()
     graph.model.to("cpu").eval()
-    return {"epochs": epochs, "steps": outcome.global_step, "loss": outcome.training_loss}
+    facts: dict[str, Any] = {
+        "epochs": epochs,
+        "steps": outcome.global_step,
+        "loss": outcome.training_loss,
+    }
+    if teacher is not None:
+        after = _divergence(graph, data, settings, teacher)
+        facts["divergence"] = {"before": before, "after": after}
+    return facts
+
+
+COMPARED_ROWS = 64
+"""Test rows on which a model is compared with its teacher."""
+
+
+def _divergence(
+    graph: MaseGraph, data: Data, settings: MeasureSettings, teacher: Distillation | None
+) -> float:
+    """Return the divergence from the teacher on the first test rows; 0 without one."""
+    if teacher is None:
+        return 0.0
+    trainer = make_trainer(graph, data, settings, 1, {"distillation": teacher})
+    rows = [data.test[i] for i in range(min(COMPARED_ROWS, len(data.test)))]
+    step = settings.rows_measured_at_once
+    batches = [trainer.data_collator(rows[i : i + step]) for i in range(0, len(rows), step)]
+    return teacher.measure(graph.model, batches)
 
 
 def check_fit(graph: MaseGraph, data: Data, settings: TrainSettings, epochs: float) -> None:

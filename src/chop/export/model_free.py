@@ -274,7 +274,7 @@ def quantize_folder(
             report.copied[choice.module] = choice.reason
     report.bytes_before = sum(c.tensor.nbytes for c in plan.choices)
     report.bytes_after = _write_index(plan, out)
-    _copy_others(plan.source, out)
+    copy_others(plan.source, out)
     write_whole(out / CONFIG, json.dumps(_config(plan, schemes, report), indent=2) + "\n")
     return report
 
@@ -427,7 +427,7 @@ def _write_index(plan: ModelFreePlan, out: Path) -> int:
     return total
 
 
-def _copy_others(source: Path, out: Path) -> None:
+def copy_others(source: Path, out: Path) -> None:
     """Copy all files but weights: the tokenizer, the generation settings, code."""
     for file in sorted(source.iterdir()):
         if file.is_file() and file.suffix not in WEIGHTS and file.name not in (CONFIG, INDEX):

@@ -16,7 +16,7 @@ from chop import MaseGraph
 from chop.actions.post_training import METHODS, method, quantize_with_data
 from chop.passes import gptq_transform_pass, quantize_transform_pass
 from chop.passes.ptq.observe.held_back import HELD_BACK, RowSplit, checked_fit
-from chop.passes.ptq.observe.input_sums import sums_of
+from chop.passes.ptq.observe.row_sums import sums_of
 
 CONFIG = {"name": "mxint", "weight_width": 3, "data_in_width": "NA", "bias_width": "NA"}
 

@@ -9,8 +9,15 @@ from typing import Annotated, Any, ClassVar
 from chop.cli.checkpoints import save_model
 from chop.cli.session import Session
 from chop.cli.settings import to_table
-from chop.cli.shared_options import DataOptions, ModelOptions, OutputOptions, TrainingOptions
+from chop.cli.shared_options import (
+    DataOptions,
+    ModelOptions,
+    OutputOptions,
+    TeacherOptions,
+    TrainingOptions,
+)
 from chop.cli.source import describe, load_with_data, tokenizer_of
+from chop.cli.teacher import load_teacher
 from chop.cli.train_and_measure import fit, forget_checkpoints, measure, measured
 from chop.passes import (
     fuse_lora_weights_transform_pass,
@@ -26,7 +33,7 @@ EXAMPLES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoraConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
+class LoraConfig(ModelOptions, DataOptions, TrainingOptions, TeacherOptions, OutputOptions):
     """Adapters."""
 
     keeps_cache: ClassVar[bool] = True
@@ -42,7 +49,7 @@ def run(config: LoraConfig, session: Session) -> dict[str, Any]:
     source, data, graph = load_with_data(config, "lora")
     metrics = {"before": measured(session, graph, data, config)}
     _, adapters = insert_lora_adapter_transform_pass(graph, to_table(config.adapter))
-    trained = fit(graph, data, config, config.epochs, session, "adapters")
+    trained = fit(graph, data, config, config.epochs, session, "adapters", load_teacher(config))
     save_lora_adapter_interface_pass(graph, {"path": session.folder / "adapter"})
     if config.fuse:
         fuse_lora_weights_transform_pass(graph)

@@ -222,7 +222,8 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
             ),
             (
                 self.is_streamed and (bool(self._whole_model) or not self._has_one_format),
-                "max_memory takes one format for all weights: give --format, or --bits 4 or 8"
+                "max_memory takes one format for all weights (widths are chosen by the loss of the "
+                "whole model): give --format, or --bits 4 or 8"
                 + (f", without {', '.join(self._whole_model)}." if self._whole_model else "."),
             ),
             (

@@ -11,7 +11,9 @@ drops it. Torch does not count edits through `.data` as versions: call `eval()` 
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -81,6 +83,17 @@ def set_cache_limit(limit: int) -> None:
     _BUDGET.limit = limit
     if _BUDGET.used > limit:
         clear_caches()
+
+
+@contextlib.contextmanager
+def cache_limited(limit: int) -> Iterator[None]:
+    """Limit the cache to `limit` bytes inside the context."""
+    before = cache_limit()
+    set_cache_limit(limit)
+    try:
+        yield
+    finally:
+        set_cache_limit(before)
 
 
 def cached_bytes() -> int:

@@ -11,8 +11,9 @@ import chop.passes as passes
 from chop import MaseGraph
 from chop.errors import PassError
 from chop.passes.prune.calibrated import InputProducts
-from chop.passes.ptq.observe.input_sums import InputStatistics, sums_of
+from chop.passes.ptq.observe.input_sums import InputStatistics
 from chop.passes.ptq.observe.layerwise_run import LayerwiseRun, PairedRun
+from chop.passes.ptq.observe.row_sums import sums_of
 
 INT4 = {"name": "scale_integer", "weight_width": 4, "data_in_width": "NA", "bias_width": "NA"}
 PRUNE = {"weight": {"sparsity": 0.5, "method": "sparsegpt"}}

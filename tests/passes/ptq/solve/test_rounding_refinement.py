@@ -13,8 +13,8 @@ from chop.nn.quantizers import ScaleInteger, parse_format
 from chop.nn.quantizers.stored_scale import ScaledInteger
 from chop.passes.graph.transforms.gptq import gptq_transform_pass
 from chop.passes.graph.transforms.quantize import quantize_transform_pass
-from chop.passes.ptq.observe.input_sums import InputSums, sums_of
 from chop.passes.ptq.observe.layerwise_run import PairedRun
+from chop.passes.ptq.observe.row_sums import InputSums, sums_of
 from chop.passes.ptq.solve.column_feedback import (
     compensating_weight,
     output_error,

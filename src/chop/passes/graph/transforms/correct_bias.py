@@ -24,8 +24,9 @@ from chop.passes.ptq.observe.held_back import (
     checked_fit,
     note_fallbacks,
 )
-from chop.passes.ptq.observe.input_sums import InputStatistics, InputSums
+from chop.passes.ptq.observe.input_sums import InputStatistics
 from chop.passes.ptq.observe.layerwise_run import PairedRun, calibration_batches
+from chop.passes.ptq.observe.row_sums import InputSums
 from chop.passes.ptq.sites.channel_flow import add_to_bias
 from chop.passes.ptq.sites.rounded_layers import plain_weight, quantized_layer, wide_weight
 from chop.passes.rewrite.node_formats import annotate_formats

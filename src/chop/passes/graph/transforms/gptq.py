@@ -19,8 +19,9 @@ from chop.passes.base import PassResult, graph_pass
 from chop.passes.ptq.observe.curvature import row_importances
 from chop.passes.ptq.observe.expert_tokens import routed_rows, warn_rare_experts
 from chop.passes.ptq.observe.held_back import note_fallbacks
-from chop.passes.ptq.observe.input_sums import InputStatistics, InputSums
+from chop.passes.ptq.observe.input_sums import InputStatistics
 from chop.passes.ptq.observe.layerwise_run import PairedRun, calibration_batches
+from chop.passes.ptq.observe.row_sums import InputSums
 from chop.passes.ptq.sites.layer_checkpoints import layer_checkpoints
 from chop.passes.ptq.sites.rounded_layers import (
     RoundedWeight,
@@ -37,6 +38,7 @@ from chop.passes.ptq.solve.column_feedback import (
     rounded_with_feedback,
 )
 from chop.passes.ptq.solve.rounding_refinement import refined
+from chop.passes.ptq.solve.sliced_rounding import SlicedRounding, SlicedSettings
 from chop.passes.ptq.solve.weight_grid import WeightGrid
 from chop.passes.rewrite.node_formats import annotate_formats
 
@@ -61,7 +63,9 @@ class GptqArgs:
     error on the loss. `rounds`: refinements of scales and weights; 0 is GPTQ as published.
     `experts`: tokens that calibrate an expert of a mixture: those that the router sends to it, or
     all tokens, of which the others have a small weight. `keep`: a folder for checkpoints of
-    finished layers, from which an interrupted run resumes.
+    finished layers, from which an interrupted run resumes. `spill`: a folder for the sums over the
+    inputs of wide layers on the CPU, which otherwise are in memory: 8 bytes for each pair of
+    columns, several times.
     """
 
     data: Any = None
@@ -73,6 +77,7 @@ class GptqArgs:
     rounds: int = 4
     experts: Literal["all", "routed"] = "all"
     keep: str | Path | None = None
+    spill: str | Path | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.damping < 1:
@@ -116,13 +121,15 @@ def gptq_transform_pass(graph: MaseGraph, args: GptqArgs) -> PassResult:
             importances=rows,
             holds_back=True,
             all_rows=args.experts == "all",
+            spill=None if args.spill is None else Path(args.spill),
         )
         for number, (node, layer) in enumerate(layers, 1):
             log_step(logger, "gptq: layer", number, len(layers), str(node.target))
             named, file = {str(node.target): layer}, f"{number:05}"
             stored = checkpoints.find(named, file)
             sums = None if stored else statistics.of(node, layer)
-            run.remember(layer)
+            if args.target == "float":
+                run.remember(layer)
             if stored:
                 records.append(stored.restore(named))
             elif sums:
@@ -170,6 +177,13 @@ class _FeedbackRounding:
         """Return the rounded weight; later calls try the best order of the first call only."""
         weight, grid, args = self.weight, self.grid, self.args
         is_float = args.target == "float"
+        if not isinstance(sums.hessian, Tensor):
+            assert args.spill is not None, "sums in files have a folder"
+            settings = SlicedSettings(Path(args.spill), args.damping, args.rounds, is_float)
+            sliced = SlicedRounding(weight, self.mask, grid, settings)
+            values, ranges, target, best = sliced(sums, self.orders)
+            self.orders = (best,)
+            return RoundedWeight(values, ranges, target)
         target = compensating_weight(weight, sums, args.damping) if is_float else weight.double()
         choices = {
             way: rounded_with_feedback(

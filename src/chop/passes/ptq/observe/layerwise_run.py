@@ -150,6 +150,13 @@ class LayerwiseRun:
                 return True
         return False
 
+    def modules_from(self, node: fx.Node) -> set[nn.Module]:
+        """Return the modules that are called at `node` or behind it."""
+        rest = self.nodes[self._place[node] :]
+        return {
+            self.graph.model.get_submodule(str(n.target)) for n in rest if n.op == "call_module"
+        }
+
     def values(self, batch: int, nodes: Sequence[fx.Node]) -> list[Any]:
         """Return values on one batch, of nodes that are still to be read."""
         values = self._values[batch].read()
@@ -267,9 +274,11 @@ class PairedRun:
         self._weights.setdefault(layer, stored_weight(layer))
 
     def advance_before(self, to: fx.Node) -> None:
-        """Run the reference up to but excluding `to`."""
+        """Run the reference up to but excluding `to`; drop weights that it does not use again."""
         with self._without_changes():
             self.before.advance(to)
+        later = self.before.modules_from(to)
+        self._weights = {layer: w for layer, w in self._weights.items() if layer in later}
 
     @contextmanager
     def _without_changes(self) -> Iterator[None]:

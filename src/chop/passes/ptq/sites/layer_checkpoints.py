@@ -33,7 +33,7 @@ SCALE = f"{WEIGHT}_scale"
 MASK = mask_name(WEIGHT)
 RECORD = "record"
 
-IGNORED = ("data", "batches", "keep", "loss", "scores", "dummy_in")
+IGNORED = ("data", "batches", "keep", "loss", "scores", "dummy_in", "spill")
 """Settings that do not change the result, or that the batches and the graph decide."""
 
 Layers = Mapping[str, nn.Module]

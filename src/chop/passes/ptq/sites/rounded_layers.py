@@ -25,7 +25,8 @@ from chop.nn.quantizers import ScaleInteger
 from chop.nn.quantizers.scale_integer import STORED
 from chop.nn.quantizers.stored_scale import with_stored_scale
 from chop.passes.ptq.observe.held_back import KEPT, METHOD, NEAREST, checked_fit
-from chop.passes.ptq.observe.input_sums import InputSums
+from chop.passes.ptq.observe.row_sums import InputSums
+from chop.passes.ptq.observe.stored_matrix import Matrix, StoredRows, weight_slices
 from chop.passes.ptq.observe.watched_operands import explicit_settings
 from chop.passes.ptq.solve.column_feedback import output_error
 from chop.passes.ptq.solve.weight_grid import WeightGrid, weight_grid
@@ -120,7 +121,7 @@ class RoundedWeight:
 
     values: Tensor
     ranges: Tensor
-    target: Tensor
+    target: Tensor | StoredRows
 
 
 def put_if_better(
@@ -146,9 +147,9 @@ def put_if_better(
     rounded = checked_fit(fit, error, split)
     hessian = (split.whole or sums).hessian
     target = weight if rounded is None else rounded.target
-    before = after = output_error(plain - target, hessian)
+    before = after = _distance(plain, target, hessian)
     if rounded is not None:
-        after = min(before, output_error(rounded.values - target, hessian))
+        after = min(before, _distance(rounded.values, target, hessian))
     if rounded is not None and after < before:
         is_put = _put_unless_nan(layer, grid, rounded, has_nan)
         after = after if is_put else before
@@ -160,6 +161,12 @@ def put_if_better(
         "rounded": decibels(signal, after),
         KEPT: METHOD if after < before else NEAREST,
     }
+
+
+def _distance(rounded: Tensor, target: Tensor | StoredRows, hessian: Matrix) -> float:
+    """Return the squared error of the outputs of a rounded weight."""
+    parts = weight_slices(len(target), hessian)
+    return sum(output_error(rounded[rows] - target[rows], hessian) for rows in parts)
 
 
 def _put_unless_nan(

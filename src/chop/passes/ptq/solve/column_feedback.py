@@ -9,13 +9,21 @@ factor of the inverse of H.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from chop.errors import PassError
-from chop.passes.ptq.observe.input_sums import InputSums
+from chop.passes.ptq.observe.row_sums import InputSums
+from chop.passes.ptq.observe.stored_matrix import (
+    Matrix,
+    StoredRows,
+    product,
+    rows_of,
+    steps,
+    weight_slices,
+)
 from chop.passes.ptq.solve.weight_grid import WeightGrid
 
 BLOCK = 128
@@ -23,33 +31,39 @@ BLOCK = 128
 
 
 def decide_columns(
-    work: Tensor, factor: Tensor, decide: Callable[[int, Tensor], Tensor], block: int = BLOCK
+    work: Tensor, factor: Matrix, decide: Callable[[int, Tensor], Tensor], block: int = BLOCK
 ) -> None:
     """Replace each column of `work` by `decide(number, column)` and correct those that follow.
 
     `factor` is that of `inverse_factor`, with the columns in the same order. When `decide` is
     called, the columns before hold their decided values, and the rest of the block is up to date.
     """
-    diagonal = factor.diagonal().unbind()
-    for start in range(0, work.shape[1], block):
-        inside, after = slice(start, start + block), slice(start + block, None)
-        here, factors = work[:, inside], factor[inside, inside]
+    for inside in steps(work.shape[1], block):
+        start, after = inside.start, slice(inside.stop, None)
+        panel = rows_of(factor, start, inside.stop)
+        here, factors = work[:, inside], panel[:, inside]
+        diagonal = factors.diagonal().unbind()
         errors = work.new_empty(here.shape)
         for i, (column, error) in enumerate(zip(here.unbind(1), errors.unbind(1), strict=True)):
             decided = decide(start + i, column)
-            torch.sub(column, decided, out=error).div_(diagonal[start + i])
+            torch.sub(column, decided, out=error).div_(diagonal[i])
             here[:, i + 1 :].sub_(error[:, None] * factors[i, i + 1 :])
             column.copy_(decided)
-        work[:, after].sub_(errors @ factor[inside, after])
+        work[:, after].sub_(errors @ panel[:, after])
 
 
 def without_dead(hessian: Tensor) -> Tensor:
     """Return H with a positive diagonal: inputs that are always zero get the mean of the others."""
-    dead = hessian.diagonal() == 0
-    if dead.any():
+    diagonal = hessian.diagonal()
+    if (diagonal == 0).any():
         hessian = hessian.clone()
-        hessian.diagonal()[dead] = hessian.diagonal().mean().clamp(min=1e-30)
+        hessian.diagonal().copy_(without_dead_diagonal(diagonal))
     return hessian
+
+
+def without_dead_diagonal(diagonal: Tensor) -> Tensor:
+    """Return the diagonal of `without_dead`, given that of H."""
+    return torch.where(diagonal == 0, diagonal.mean().clamp(min=1e-30), diagonal)
 
 
 def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
@@ -70,7 +84,12 @@ def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
             del inverse
             if int(info) == 0:
                 return upper
-        damping = max(10 * damping, 1e-8)
+        damping = more_damping(damping)
+
+
+def more_damping(damping: float) -> float:
+    """Return the next damping to try for a matrix that has no Cholesky factor."""
+    return max(10 * damping, 1e-8)
 
 
 def rounded_with_feedback(
@@ -88,28 +107,54 @@ def rounded_with_feedback(
     are selected beforehand. Otherwise columns go from left to right, and the range of a group is
     selected at its first column, from the current weights.
     """
-    weight, hessian = weight.double(), without_dead(hessian.double())
+    hessian = without_dead(hessian.double())
     importance = hessian.diagonal()
-    order = torch.arange(weight.shape[1], device=weight.device)
-    ranges = grid.chosen_range(weight, importance)
-    if by_importance:
-        order = importance.argsort(descending=True, stable=True)
+    order = column_order(importance, by_importance=by_importance)
     factor = inverse_factor(hessian[order[:, None], order], damping)
-    work = weight[:, order].clone()
-    group, column_of = grid.groups[order].tolist(), order.tolist()
-    begun = set(group) if by_importance or grid.is_whole or not grid.has_range else set()
+    columns = ColumnRounding(grid, importance, factor, order, by_importance=by_importance)
+    return columns(weight.double(), mask)
 
-    def rounded(i: int, column: Tensor) -> Tensor:
-        if group[i] not in begun:
-            begun.add(group[i])
-            inside = (grid.groups == group[i]).nonzero().flatten()
-            alone = replace(grid, groups=torch.zeros_like(inside), count=1)
-            new = alone.chosen_range(work[:, inside], importance[inside])
-            ranges[:, group[i]] = new[:, 0]
-        return masked_column(grid.round(column, ranges[:, group[i]]), mask, column_of[i])
 
-    decide_columns(work, factor, rounded)
-    return work[:, order.argsort()], ranges
+def column_order(importance: Tensor, *, by_importance: bool) -> Tensor:
+    """Return the numbers of the columns in the order in which they are rounded."""
+    if by_importance:
+        return importance.argsort(descending=True, stable=True)
+    return torch.arange(len(importance), device=importance.device)
+
+
+@dataclass(frozen=True)
+class ColumnRounding:
+    """Rounding with feedback of the rows of a weight; any rows can be rounded alone.
+
+    `importance`: diagonal of H. `factor`: result of `inverse_factor` for the columns in `order`.
+    """
+
+    grid: WeightGrid
+    importance: Tensor
+    factor: Matrix
+    order: Tensor
+    by_importance: bool = field(kw_only=True)
+
+    def __call__(self, weight: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the rounded rows, zero where `mask` is False, and the range of each group."""
+        grid, importance, order = self.grid, self.importance, self.order
+        ranges = grid.chosen_range(weight, importance)
+        work = weight[:, order].clone()
+        group, column_of = grid.groups[order].tolist(), order.tolist()
+        is_chosen = self.by_importance or grid.is_whole or not grid.has_range
+        begun = set(group) if is_chosen else set()
+
+        def rounded(i: int, column: Tensor) -> Tensor:
+            if group[i] not in begun:
+                begun.add(group[i])
+                inside = (grid.groups == group[i]).nonzero().flatten()
+                alone = replace(grid, groups=torch.zeros_like(inside), count=1)
+                new = alone.chosen_range(work[:, inside], importance[inside])
+                ranges[:, group[i]] = new[:, 0]
+            return masked_column(grid.round(column, ranges[:, group[i]]), mask, column_of[i])
+
+        decide_columns(work, self.factor, rounded)
+        return work[:, order.argsort()], ranges
 
 
 def masked_column(values: Tensor, mask: Tensor | None, column: int) -> Tensor:
@@ -148,13 +193,21 @@ def _supported_share(weight: Tensor, sums: InputSums, damping: float) -> float:
         step = _step(weight, half, damping)
         gain += float((step * (weight @ other.drift)).sum())
         cost += output_error(step, other.hessian)
-    if not sums.halves or cost == 0:
+    return supported_share(gain, cost) if sums.halves else 1.0
+
+
+def supported_share(gain: float, cost: float) -> float:
+    """Return the share of a step whose halves have the gain and the cost, on the other half."""
+    if cost == 0:
         return 1.0
     share = min(max(gain / cost, 0.0), 1.0)
     return 2 * share / (1 + share)  # a step from all rows has half the noise of one from a half
 
 
-def output_error(difference: Tensor, hessian: Tensor) -> float:
+def output_error(difference: Tensor | StoredRows, hessian: Matrix) -> float:
     """Return the squared error of a layer's output, summed over the rows in H."""
-    d = difference.double()
-    return float(((d @ hessian.double()) * d).sum())
+    total = 0.0
+    for rows in weight_slices(len(difference), hessian):
+        d = difference[rows].double()
+        total += float((product(d, hessian) * d).sum())
+    return total

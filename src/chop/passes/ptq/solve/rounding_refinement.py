@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from chop.passes.ptq.observe.stored_matrix import Matrix, product, rows_of, steps
 from chop.passes.ptq.solve.column_feedback import BLOCK, masked_column, output_error
 from chop.passes.ptq.solve.weight_grid import WeightGrid
 
@@ -44,17 +45,17 @@ def moved_elements(
     rounded: Tensor,
     ranges: Tensor,
     weight: Tensor,
-    hessian: Tensor,
+    hessian: Matrix,
     grid: WeightGrid,
     mask: Tensor | None = None,
 ) -> Tensor:
     """Set each column in turn to the values of its grid that are best given all others."""
-    gradient = (rounded - weight) @ hessian
+    gradient = product(rounded - weight, hessian)
     result = rounded.clone()
     group = grid.groups.tolist()
-    for start in range(0, len(group), BLOCK):
-        inside = slice(start, start + BLOCK)
-        near, across = gradient[:, inside].clone(), hessian[inside, inside]
+    for inside in steps(len(group), BLOCK):
+        start, panel = inside.start, rows_of(hessian, inside.start, inside.stop)
+        near, across = gradient[:, inside].clone(), panel[:, inside]
         for i in range(near.shape[1]):
             column = result[:, start + i]
             # a parabola in one element: the grid's value nearest to its minimum is the best
@@ -62,12 +63,12 @@ def moved_elements(
             moved = masked_column(grid.round(best, ranges[:, group[start + i]]), mask, start + i)
             near += (moved - column)[:, None] * across[i]
             result[:, start + i] = moved
-        gradient += (result[:, inside] - rounded[:, inside]) @ hessian[inside]
+        gradient += (result[:, inside] - rounded[:, inside]) @ panel
     return result
 
 
 def with_fitted_scales(
-    rounded: Tensor, ranges: Tensor, weight: Tensor, hessian: Tensor, grid: WeightGrid
+    rounded: Tensor, ranges: Tensor, weight: Tensor, hessian: Matrix, grid: WeightGrid
 ) -> tuple[Tensor, Tensor]:
     """Return the same integers at the scales with the least error, and the ranges of these."""
     form = grid.quantizer.scaled
@@ -83,14 +84,14 @@ def with_fitted_scales(
 
 
 def _normal_equations(
-    whole: Tensor, weight: Tensor, hessian: Tensor, grid: WeightGrid
+    whole: Tensor, weight: Tensor, hessian: Matrix, grid: WeightGrid
 ) -> tuple[Tensor, Tensor]:
     """Return the products of each row's groups with each other and with the weight."""
     matrix = whole.new_zeros(len(whole), grid.count, grid.count)
     vector = whole.new_zeros(len(whole), grid.count)
     for group in range(grid.count):
         inside = (grid.groups == group).nonzero().flatten()
-        applied = whole[:, inside] @ hessian[inside]
+        applied = whole[:, inside] @ rows_of(hessian, int(inside[0]), int(inside[-1]) + 1)
         matrix[:, group].index_add_(1, grid.groups, applied * whole)
         vector[:, group] = (applied * weight).sum(1)
     return matrix, vector

@@ -6,8 +6,8 @@ magnitude is a separate number: a range may clip, and columns can be rounded one
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -92,6 +92,27 @@ class WeightGrid:
             for _ in range(MOST_ROUNDINGS):  # the last bit of a measured scale may still change
                 values = self.quantizer.quantize(values)
         return values.reshape(rounded.shape)
+
+    def measured_again(self, rounded: Tensor) -> Iterator[WeightGrid]:
+        """Yield the grid for each rounding of `as_stored`, with what it measures on all rows.
+
+        The rows of `rounded` are replaced by `stored_rows` between two of them.
+        """
+        blocks = None if self.quantizer.scaled is not None else self.quantizer.blocks
+        is_once = blocks is None or blocks.has_powers
+        for _ in range(1 if is_once else 1 + MOST_ROUNDINGS):
+            if blocks is None:
+                yield self
+            else:
+                largest = torch.stack(torch.aminmax(rounded)).abs().amax()
+                yield replace(self, quantizer=blocks.measured_on(largest))
+
+    def stored_rows(self, rounded: Tensor, ranges: Tensor) -> Tensor:
+        """Return some rows of a rounded weight by a grid of `measured_again`."""
+        if self.quantizer.scaled is not None:
+            return self.round(rounded, ranges[:, self.groups])
+        rows = rounded.reshape(len(rounded), *self.shape[1:])
+        return self.quantizer.quantize(rows).reshape(rounded.shape)
 
     def scales(self, largest: Tensor) -> Tensor:
         """Return the scales of integers that reach `largest`; negative for a negative one."""
