@@ -46,10 +46,16 @@ def tones(rows):
     return torch.sin(chosen * PLACES + 6.28 * torch.rand(rows, 1, generator=draw))
 
 
-@DATASETS.entry("tones-of-bands")
 def tones_of_bands():
     rows = {"x": tones(32), "labels": torch.arange(32) % 5}
     return {"train": ArrayDataset(rows), "test": ArrayDataset(rows)}
+
+
+@pytest.fixture
+def dataset():
+    with DATASETS.restored():
+        DATASETS.register("tones-of-bands", tones_of_bands)
+        yield "tones-of-bands"
 
 
 def layers(graph):
@@ -146,7 +152,6 @@ def test_without_a_batch_the_search_is_refused():
 
 
 ARGUMENTS = {
-    "dataset": "tones-of-bands",
     "bits": 8,
     "calibration_rows": 16,
     "out": "few",
@@ -155,14 +160,16 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("target", [None, "onnx", "gguf"])
-def test_bits_8_finds_the_filters_where_the_target_runs_16(target, tmp_path, monkeypatch, capsys):
+def test_bits_8_finds_the_filters_where_the_target_runs_16(
+    target, dataset, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    result = mase.quantize(Bands().eval(), **ARGUMENTS, for_=target)
+    result = mase.quantize(Bands().eval(), **ARGUMENTS, dataset=dataset, for_=target)
     is_wide = target is None or bool(TARGETS[target].wide)
     wide = {n for n, form in result["allocation"]["assignment"].items() if form == "int16/channel"}
     assert wide == ({"real", "imaginary"} if is_wide else set())
     assert {row["layer"] for row in result["wider"]["layers"]} == {"real", "imaginary"}
-    main(["explain", "few", "--dataset", "tones-of-bands", "--against", "few", "--rows", "8"])
+    main(["explain", "few", "--dataset", dataset, "--against", "few", "--rows", "8"])
     printed = " ".join(capsys.readouterr().out.split())
     place = "now in int16/channel" if is_wide else "the target has no wider format for them"
     assert "when it was quantised: 8 bits rounded to nearest: the outputs have" in printed
