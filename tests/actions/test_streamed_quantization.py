@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -33,6 +34,8 @@ from chop.export import from_compressed_tensors, to_compressed_tensors
 from chop.export.model_free import GIB
 from chop.hub import local_folder
 from chop.nn.quantizers.formats import spelled_settings
+from chop.passes.ptq.observe import stored_sums
+from chop.passes.ptq.solve import sliced_rounding
 
 SIZES = {
     "vocab_size": 96,
@@ -194,6 +197,25 @@ def test_activations_on_disk_change_nothing(source, tmp_path):
         request = StreamRequest(source(), "mxint4", ("gptq",), options, spill=spill)
         quantize_stream(plan_stream(request, batches()), tmp_path / name)
     assert_same(tmp_path / "memory", tmp_path / "disk")
+    assert list((tmp_path / "spill").iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["defaults", "rounded", "experts"])
+def test_sums_in_files_change_nothing(name, source, tmp_path, monkeypatch):
+    family, text, methods, options = CASES[name]
+    request = StreamRequest(source(family), text, methods, options, spill=tmp_path / "spill")
+    quantize_stream(plan_stream(request, batches()), tmp_path / "memory")
+    monkeypatch.setattr(stored_sums, "SUMS_BYTES", 0)
+    factors = Mock(wraps=sliced_rounding.stored_cholesky)
+    monkeypatch.setattr(sliced_rounding, "stored_cholesky", factors)
+    quantize_stream(plan_stream(request, batches()), tmp_path / "files")
+    assert factors.called
+    memory, files = (tensors_of(tmp_path / name) for name in ("memory", "files"))
+    assert memory.keys() == files.keys()
+    for key, value in memory.items():  # codes are equal; scales have the float32 sums' rounding
+        tolerance = 1e-5 if value.dtype == torch.float32 else 0.0
+        torch.testing.assert_close(files[key], value, rtol=tolerance, atol=0.0)
     assert list((tmp_path / "spill").iterdir()) == []
 
 

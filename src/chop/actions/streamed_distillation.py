@@ -97,7 +97,7 @@ class BlockPlan:
         matrices = [p.shape for p in self.stream.layers[0].parameters() if p.dim() > 1]
         each = sum(shape[-2] for shape in matrices) + config.num_attention_heads * length
         saved = 4 * SAVED * rows * length * each
-        return resident + STATES * self.stream.layer_bytes(0) + saved
+        return resident + STATES * self.stream.layer_bytes(0) + int(saved)
 
 
 def plan_blocks(request: BlockRequest, batches: Sequence[Batch]) -> BlockPlan:
@@ -310,7 +310,8 @@ class _BlockRun:
 
     def write(self, out: Path) -> list[dict[str, Any]]:
         """Write the shards of the folder with the trained layers; return their records."""
-        source, files = self.plan.request.source, {}
+        source = self.plan.request.source
+        files: dict[str, Path] = {}
         records = []
         for number in range(len(self.plan.stream.layers)):
             header = read_header(self.layer_file(number))

@@ -153,7 +153,8 @@ class InputStatistics(SharedSums[InputSums]):
         rows = weight_rows(layer, x, str(node.target))
         experts = sum(call.x is self.run.now.experts[node].x for call in self._places)
         share = OTHERS_SHARE * (own + len(rows) / experts) / max(len(rows), 1)
-        return rows * share**0.5
+        weighted: Tensor = rows * share**0.5
+        return weighted
 
     @property
     def _places(self) -> Iterable[ExpertCall]:

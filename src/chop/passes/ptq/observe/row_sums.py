@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from chop.passes.ptq.observe.held_back import RowSplit, fitted_rows
-from chop.passes.ptq.observe.stored_matrix import Matrix, product, weight_slices
+from chop.passes.ptq.observe.stored_matrix import Matrix, added, product, weight_slices
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class InputSums:
         halves = tuple(a + b for a, b in zip(self.halves, other.halves, strict=True))
         held_back = [sums for sums in (self.held_back, other.held_back) if sums is not None]
         return InputSums(
-            _added(self.hessian, other.hessian),
-            _added(self.drift, other.drift),
+            added(self.hessian, other.hessian),
+            added(self.drift, other.drift),
             self.total + other.total,
             self.total_before + other.total_before,
             self.rows + other.rows,
@@ -47,6 +47,7 @@ class InputSums:
     def __iadd__(self, other: InputSums) -> InputSums:
         """Return the sums over the rows of both; the tensors of `self` are reused for them."""
         assert isinstance(self.hessian, Tensor) and isinstance(self.drift, Tensor)
+        assert isinstance(other.hessian, Tensor) and isinstance(other.drift, Tensor)
         halves = tuple(a.__iadd__(b) for a, b in zip(self.halves, other.halves, strict=True))
         held_back = self.held_back
         if held_back is not None and other.held_back is not None:
@@ -85,14 +86,6 @@ class InputSums:
         has_drift = self.drift.dim() == 2
         drift = 2 * (product(weight, self.drift) * gap).sum() if has_drift else 0.0
         return float(own + drift)
-
-
-def _added(a: Matrix, b: Matrix) -> Matrix:
-    """Return the sum of two matrices, both in memory or both in files."""
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a + b
-    assert not isinstance(a, Tensor) and not isinstance(b, Tensor), "one is in memory"
-    return a + b
 
 
 def sums_of(rows: Tensor, before: Tensor | None) -> InputSums:

@@ -48,7 +48,7 @@ class StoredRows:
     def rows(self, start: int, end: int) -> Tensor:
         """Return the rows from `start` to before `end`."""
         result = torch.empty(end - start, self.shape[1], dtype=self.dtype)
-        left = memoryview(result.numpy()).cast("B") if result.numel() else memoryview(b"")
+        left = memoryview(result.numpy().data).cast("B") if result.numel() else memoryview(b"")
         self._file.seek(start * self._row_bytes)
         while len(left):
             count = self._file.readinto(left)
@@ -59,7 +59,7 @@ class StoredRows:
     def write(self, start: int, rows: Tensor) -> None:
         """Store `rows` from row `start` on."""
         self._file.seek(start * self._row_bytes)
-        left = memoryview(rows.detach().to("cpu", self.dtype).contiguous().numpy()).cast("B")
+        left = memoryview(rows.detach().to("cpu", self.dtype).contiguous().numpy().data).cast("B")
         while len(left):
             left = left[self._file.write(left) :]
 
@@ -196,6 +196,14 @@ class FlippedMatrix(PanelMatrix):
 def rows_of(matrix: Matrix, start: int, end: int) -> Tensor:
     """Return the rows of a matrix from `start` to before `end`."""
     return matrix[start:end] if isinstance(matrix, Tensor) else matrix.rows(start, end)
+
+
+def added(a: Matrix, b: Matrix) -> Matrix:
+    """Return the sum of two matrices, both in memory or both in files."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a + b
+    assert not isinstance(a, Tensor) and not isinstance(b, Tensor), "one is in memory"
+    return a + b
 
 
 def product(x: Tensor, matrix: Matrix) -> Tensor:

@@ -14,7 +14,13 @@ from torch import Tensor
 
 from chop.passes.ptq.observe.held_back import fitted_rows
 from chop.passes.ptq.observe.row_sums import InputSums
-from chop.passes.ptq.observe.stored_matrix import StoredMatrix, StoredRows, panel_rows, steps
+from chop.passes.ptq.observe.stored_matrix import (
+    StoredMatrix,
+    StoredRows,
+    added,
+    panel_rows,
+    steps,
+)
 
 SUMS_BYTES = 128 << 20
 """Memory that the solver of a layer takes before its sums are stored in files."""
@@ -65,7 +71,7 @@ class _Part:
 
 
 def _stored(folder: Path, rows: Tensor) -> StoredRows:
-    stored = StoredRows(folder, *rows.shape, torch.float32)
+    stored = StoredRows(folder, len(rows), rows.shape[1], torch.float32)
     stored.write(0, rows)
     return stored
 
@@ -117,7 +123,7 @@ class StoredSums:
         hessian, total = sums.hessian, sums.total
         if self._others.count:
             every = self._others.sums(self.folder)
-            hessian, total = hessian + every.hessian, total + every.total
+            hessian, total = added(hessian, every.hessian), total + every.total
         held_back = self._held_back.sums(self.folder) if self._held_back.count else None
         own = tuple(halves) if has_before and len(halves) == len(self._halves) else ()
         before = total if self._others.count else sums.total_before

@@ -182,7 +182,9 @@ def compensating_weight(weight: Tensor, sums: InputSums, damping: float) -> Tens
 
 
 def _step(weight: Tensor, sums: InputSums, damping: float) -> Tensor:
-    step: Tensor = torch.linalg.solve(damped(sums.hessian, damping), (weight @ sums.drift).mT)
+    hessian, drift = sums.hessian, sums.drift
+    assert isinstance(hessian, Tensor) and isinstance(drift, Tensor), "the sums are in memory"
+    step: Tensor = torch.linalg.solve(damped(hessian, damping), (weight @ drift).mT)
     return step.mT
 
 
@@ -191,7 +193,7 @@ def _supported_share(weight: Tensor, sums: InputSums, damping: float) -> float:
     gain = cost = 0.0
     for half, other in zip(sums.halves, reversed(sums.halves), strict=True):
         step = _step(weight, half, damping)
-        gain += float((step * (weight @ other.drift)).sum())
+        gain += float((step * product(weight, other.drift)).sum())
         cost += output_error(step, other.hessian)
     return supported_share(gain, cost) if sums.halves else 1.0
 

@@ -21,6 +21,7 @@ from chop.passes.ptq.observe.stored_matrix import (
     FlippedMatrix,
     LiftedMatrix,
     LowerMatrix,
+    Matrix,
     PanelMatrix,
     StoredRows,
     panel_rows,
@@ -188,8 +189,9 @@ class SlicedRounding:
         result.ranges = torch.cat(ranges)
         return result
 
-    def _factor(self, hessian: PanelMatrix, order: Tensor | None = None) -> LowerMatrix:
+    def _factor(self, hessian: Matrix, order: Tensor | None = None) -> LowerMatrix:
         """Return the Cholesky factor of a damped matrix; raise the damping until it has one."""
+        assert isinstance(hessian, PanelMatrix), "the sums are in files"
         if not hessian.diagonal().isfinite().all():
             raise PassError("the sums over the inputs of a layer have NaN or infinity.")
         damping = self.settings.damping
