@@ -188,8 +188,12 @@ async def half_a_reload_stops_the_design(dut: Any) -> None:
     await ports.write(CONTROL, RUN | ABORT)
     assert await ports.read(STATUS) == NOT_WHOLE
     assert not await _write(ports, PIECE, NEW[0])
+    await ports.send(ports.inputs())
+    await _check_stopped(ports)
+    await _run(ports, reload_steps(NEW))
+    await ports.expect(_new_outputs(ports))
     await _run(ports, begin_steps())
-    for word in NEW[:half]:
+    for word in INVERTED[:half]:
         assert await _write(ports, PIECE, word)
     await ports.reset()
     assert await ports.read(STATUS) == NOT_WHOLE, "a reset made half of the weights whole"
