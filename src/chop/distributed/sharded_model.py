@@ -270,7 +270,7 @@ class _Runner(fx.Interpreter):
             else:
                 result = self.run_node(node)
                 local = result.local if isinstance(result, LocalValue) else result
-                self.freed.read_by(node, local, self.part.nodes)
+                self.freed.read_by(node, local, self.part)
             self.env[node] = result
         if self.part.is_last:
             return result
