@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, fx
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils._pytree import tree_leaves
 
 from chop.distributed.graph_parts import GraphPart
@@ -79,7 +80,7 @@ class FreedCopy:
         else:
             for tensor in tensors:
                 if tensor.requires_grad:
-                    tensor.register_hook(self._restore)
+                    tensor.register_hook(self._restore)  # type: ignore[no-untyped-call]
         if not self.waiting:
             self._free()
 
@@ -93,7 +94,7 @@ class FreedCopy:
         storage = self.copy.untyped_storage()
         if storage.size() == 0:
             storage.resize_(self.size)
-            with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.copy):
+            with torch.no_grad(), _unsafe_preserve_version_counter(self.copy):
                 self.copy.copy_(self.make())
 
 

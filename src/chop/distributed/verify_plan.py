@@ -339,7 +339,8 @@ def _bytes(tensor: Tensor) -> int:
 def _members(group: Any) -> int:
     """Return the number of processes of a group, or of the group with a name."""
     if isinstance(group, str):
-        group = distributed.distributed_c10d._resolve_process_group(group)
+        c10d: Any = distributed.distributed_c10d
+        group = c10d._resolve_process_group(group)
     elif not isinstance(group, distributed.ProcessGroup):
         group = distributed.ProcessGroup.unbox(group)
     return int(group.size())
