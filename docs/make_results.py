@@ -304,6 +304,30 @@ def bar_chart(title: str, rows: Sequence[tuple[str, float]]) -> str:
     )
 
 
+# -- sharding --------------------------------------------------------------------------------------
+
+SHARD_PAGE = ROOT / "docs" / "shard.md"
+
+
+def shard_matrix() -> str:
+    """Return the table of training steps on several processes, if it was measured."""
+    sections = json.loads((RESULTS / "right.json").read_text(encoding="utf-8"))
+    if "shard" not in sections:
+        return "Not measured yet.\n"
+    found = read("right", "shard")
+    names = ("equal", "refused", "wrong", "bytes as predicted")
+    lines = [f"| model | processes | {' | '.join(names)} |", "|---" * (len(names) + 2) + "|"]
+    for row in found["table"]:
+        values = " | ".join(str(row[name]) for name in names)
+        lines.append(f"| `{row['model']}` | {row['processes']} | {values} |")
+    output, gradient = (found[f"largest {kind} difference"] for kind in ("output", "gradient"))
+    return "\n".join(lines) + (
+        f"\n\nOf {found['cases']} cases {found['equal']} are equal, {found['refused']} are refused "
+        f"and {found['wrong']} are wrong. Outputs differ by at most {output:.1e} of the largest, "
+        f"gradients by {gradient:.1e}.\n"
+    )
+
+
 # -- badges ----------------------------------------------------------------------------------------
 
 
@@ -420,10 +444,12 @@ def _machine(machine: Any, gpu: Any) -> str:
 
 def readme(text: str) -> str:
     """Return the README with its figures as measured."""
-    for name, content in (
-        ("headlines", headlines()),
-        ("measured", headline_table("bench/results")),
-    ):
+    return filled(text, {"headlines": headlines(), "measured": headline_table("bench/results")})
+
+
+def filled(text: str, contents: Mapping[str, str]) -> str:
+    """Return a page with new content between its marks."""
+    for name, content in contents.items():
         start, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         before, _, rest = text.partition(start)
         text = f"{before}{start}\n{content}{end}{rest.partition(end)[2]}"
@@ -438,6 +464,8 @@ def main() -> None:
         (IMAGES / f"{name}.svg").write_text(badge(*parts), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")
     README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
+    sharding = filled(SHARD_PAGE.read_text(encoding="utf-8"), {"matrix": shard_matrix()})
+    SHARD_PAGE.write_text(sharding, encoding="utf-8")
 
 
 if __name__ == "__main__":

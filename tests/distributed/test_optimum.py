@@ -12,6 +12,7 @@ from covering import first_and_slow
 from distributed.models import SLOW_DEVICES, bert, images, mlp
 from passes.graphs import annotate
 from torch import nn
+from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
 from chop import MaseGraph
 from chop.distributed.domains import Setting
@@ -24,6 +25,7 @@ from chop.distributed.problem import PlanningProblem
 from chop.distributed.program import program_of
 from chop.distributed.solver import solve
 from chop.distributed.variables import variables
+from chop.ir.expert_mixtures import mixture_ops
 
 GRAPHS = {"mlp": mlp, "images": images, "bert": bert}
 MESHES = ["2", "2x2", "1x4", "2x2x2"]
@@ -74,12 +76,30 @@ class Net(nn.Module):
         return x
 
 
+class Chosen(nn.Module):
+    """A mixture of experts behind a linear layer."""
+
+    def __init__(self, draw: random.Random) -> None:
+        super().__init__()
+        self.width = draw.choice([2, 4])
+        sizes = {"hidden_size": self.width, "intermediate_size": draw.choice([2, 4])}
+        experts = {"num_local_experts": draw.choice([2, 4]), "num_experts_per_tok": 1}
+        config = transformers.MixtralConfig(**sizes, **experts)
+        self.fc, self.block = nn.Linear(self.width, self.width), MixtralSparseMoeBlock(config)
+        for parameter in self.block.parameters():
+            nn.init.normal_(parameter)
+
+    def forward(self, x):
+        return self.block(self.fc(x)[None])
+
+
 @functools.cache
 def net(seed: int):
     draw = random.Random(seed)
-    module = Net(draw)
+    module = (Chosen if seed % 10 == 9 else Net)(draw)
     x = torch.randn(draw.choice([2, 4]), module.width)
-    return program_of(annotate(MaseGraph(module.eval(), dummy_in={"x": x})))
+    graph = MaseGraph(module.eval(), dummy_in={"x": x}, custom_ops=mixture_ops(module))
+    return program_of(annotate(graph))
 
 
 def some_options(seed: int, most: int):

@@ -1,5 +1,6 @@
 """What a training on a mesh refuses, before it starts processes or in each of them."""
 
+import copy
 import io
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from chop.distributed.graph_parts import graph_parts, untied
 from chop.distributed.process_group import ProcessRank
 from chop.distributed.split_plan import make_split
 from chop.errors import CheckpointError, ConfigError, DataError
+from chop.kernels.layers import QLinearPacked
 
 CONFIG = TrainConfig(model="mlp", dataset="digits", mesh="2x2", stages=2, batch_size=32)
 
@@ -132,6 +134,16 @@ def test_shared_weights_become_two_with_one_value():
     assert untied(model) == {"last.weight": "first.weight"}
     assert model["last"].weight is not model["first"].weight
     assert torch.equal(model["last"].weight, model["first"].weight)
+
+
+def test_shared_packed_weights_become_two():
+    packed = QLinearPacked.from_linear(nn.Linear(32, 32, bias=False), "mxint4")
+    other = copy.copy(packed)
+    other._buffers = dict(packed._buffers)
+    model = nn.ModuleDict({"first": packed, "last": other})
+    assert untied(model) == {}
+    assert model["last"].codes is not model["first"].codes
+    assert torch.equal(model["last"].codes, model["first"].codes)
 
 
 def test_statistics_of_batches_are_refused():

@@ -135,6 +135,8 @@ def test_the_results_are_those_of_the_files():
     text = (ROOT / "README.md").read_text()
     assert make_results.readme(text) == text
     assert len(make_results.HEADLINES) <= 10
+    page = make_results.SHARD_PAGE.read_text()
+    assert make_results.filled(page, {"matrix": make_results.shard_matrix()}) == page
 
 
 def test_figures_of_older_code_are_marked_and_linked_to_their_files(monkeypatch):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
-from chop.distributed.program import parameter_value, program_of
+from chop.distributed.program import layer_tensors, parameter_value, program_of
 from chop.errors import ConfigError
 from chop.ir.graph import MaseGraph
 from chop.ir.meta import mase_meta
@@ -189,7 +189,8 @@ def _check(graph: MaseGraph, parts: Sequence[GraphPart]) -> None:
 def untied(model: nn.Module) -> dict[str, str]:
     """Give each name of a shared parameter a parameter of its own; return name -> first name.
 
-    So a pipeline can be cut between the layers that share it. Their gradients must be added.
+    So a pipeline can be cut between the layers that share it. Their gradients must be added. Packed
+    weights that layers share become one for each, too; they have no gradients.
     """
     first: dict[int, str] = {}
     places: set[tuple[int, str]] = set()  # a shared layer keeps one parameter
@@ -205,4 +206,17 @@ def untied(model: nn.Module) -> dict[str, str]:
             copies[name] = first[id(parameter)]
         else:
             first[id(parameter)] = name
+    _untie_buffers(model)
     return copies
+
+
+def _untie_buffers(model: nn.Module) -> None:
+    """Give each layer packed weights of its own."""
+    owned: set[int] = set()
+    for layer in model.modules():
+        own = layer_tensors(layer)
+        for leaf, buffer in layer._buffers.items():
+            if buffer is not None and leaf in own and id(buffer) in owned:
+                layer._buffers[leaf] = buffer.clone()
+            elif buffer is not None:
+                owned.add(id(buffer))

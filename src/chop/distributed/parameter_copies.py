@@ -7,12 +7,18 @@ has a term of the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, fx
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils._pytree import tree_leaves
+
+from chop.distributed.graph_parts import GraphPart
+
+SENT = "sent"
+"""Reader of a value in the next stage, for which it must stay."""
 
 
 @dataclass
@@ -62,19 +68,19 @@ class FreedCopy:
         self._free()
         return False
 
-    def read_by(self, node: fx.Node, result: object, part: Container[str]) -> None:
-        """Note that `node` has read the copy; `part`: the nodes that run."""
+    def read_by(self, node: fx.Node, result: object, part: GraphPart) -> None:
+        """Note that `node` of `part` has read the copy."""
         assert self.copy is not None, f"the copy that {node.name} reads was never made"
         tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
         place = self.copy.untyped_storage()._cdata
         self.waiting.discard(node.name)
         if any(t.untyped_storage()._cdata == place for t in tensors):
-            self.waiting |= {user.name for user in node.users if user.name in part}
-            self.waiting |= {user.name for user in node.users if user.op == "output"}
+            self.waiting |= {user.name for user in node.users if user.name in part.nodes}
+            self.waiting |= {SENT} if node.name in part.sends else set()
         else:
             for tensor in tensors:
                 if tensor.requires_grad:
-                    tensor.register_hook(self._restore)
+                    tensor.register_hook(self._restore)  # type: ignore[no-untyped-call]
         if not self.waiting:
             self._free()
 
@@ -88,7 +94,7 @@ class FreedCopy:
         storage = self.copy.untyped_storage()
         if storage.size() == 0:
             storage.resize_(self.size)
-            with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.copy):
+            with torch.no_grad(), _unsafe_preserve_version_counter(self.copy):
                 self.copy.copy_(self.make())
 
 
@@ -103,9 +109,10 @@ class FreedCopies:
         self.copies.append(FreedCopy(set(readers)))
         return self.copies[-1]
 
-    def read_by(self, node: fx.Node, result: object, part: Sequence[str]) -> None:
+    def read_by(self, node: fx.Node, result: object, part: GraphPart) -> None:
         """Note that `node` has run with `result`."""
         for copy in self.copies:
-            if node.name in copy.waiting and copy.copy is not None:
+            is_output = node.op == "output"  # what it returns must stay
+            if node.name in copy.waiting and copy.copy is not None and not is_output:
                 copy.read_by(node, result, part)
         self.copies = [copy for copy in self.copies if copy.waiting]

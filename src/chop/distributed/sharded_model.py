@@ -54,6 +54,7 @@ from chop.distributed.redistribution import (
     redistribute,
     sendable,
 )
+from chop.distributed.redistribution import placement as placement  # its earlier place
 from chop.errors import ConfigError, GraphError
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import UNKNOWN, find_op, node_module
@@ -222,10 +223,11 @@ def _distribute(
     if gathered_axis is not None:
         others = other_axes_of(mesh, gathered_axis)
         if others is None:
-            return nn.Parameter(tensor.detach().clone(), requires_grad=tensor.requires_grad)
+            own = tensor.detach().clone(memory_format=torch.contiguous_format)  # as FSDP2 wants it
+            return nn.Parameter(own, requires_grad=tensor.requires_grad)
         rest = tuple(layout for i, layout in enumerate(layouts) if i != gathered_axis)
         return _distribute(tensor, rest, others)
-    data = distribute_tensor(sendable(tensor.detach()), mesh, placements(layouts))
+    data = distribute_tensor(sendable(tensor.detach()).contiguous(), mesh, placements(layouts))
     if not isinstance(tensor, nn.Parameter):
         return data.view(tensor.dtype) if data.dtype != tensor.dtype else data
     return nn.Parameter(data, requires_grad=tensor.requires_grad)
@@ -270,7 +272,7 @@ class _Runner(fx.Interpreter):
             else:
                 result = self.run_node(node)
                 local = result.local if isinstance(result, LocalValue) else result
-                self.freed.read_by(node, local, self.part.nodes)
+                self.freed.read_by(node, local, self.part)
             self.env[node] = result
         if self.part.is_last:
             return result

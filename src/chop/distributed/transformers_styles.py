@@ -47,9 +47,10 @@ def _has_whole_style() -> bool:
 
     Older versions replace the plan of the model, and layers without a style are whole.
     """
-    from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES
+    from transformers.distributed import tensor_parallel
 
-    return WHOLE in ALL_PARALLEL_STYLES
+    styles: Any = getattr(tensor_parallel, "ALL_PARALLEL_STYLES")  # noqa: B009 - not exported
+    return WHOLE in styles
 
 
 def _tensor_axis(plan: Plan) -> int:

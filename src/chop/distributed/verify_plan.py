@@ -233,8 +233,11 @@ def _compare_step(task: _Task, split: SplitPlan) -> dict[str, Any]:
     parts: list[list[Tensor]] = []
 
     def loss_of(outputs: Sequence[Tensor]) -> Tensor:
-        parts.append([t.detach() for t in outputs])
-        return mean_squares(outputs)
+        # a stage returns numbers, such as the model's own loss, as vectors of one element
+        shapes = [facts.shape for facts in step.part.outputs] or [t.shape for t in outputs]
+        compared = [t for t, shape in zip(outputs, shapes, strict=True) if shape]
+        parts.append([t.detach() for t in compared])
+        return mean_squares(compared)
 
     graph = task.graph
     step = SplitStep(graph, split, loss_of=loss_of)
@@ -243,7 +246,7 @@ def _compare_step(task: _Task, split: SplitPlan) -> dict[str, Any]:
     with _CollectiveCounter() as counter:
         step.gradients(task.inputs)
     seconds = time.perf_counter() - start
-    outputs = [torch.cat(each) for each in zip(*parts, strict=True) if each[0].dim()]
+    outputs = [torch.cat(each) for each in zip(*parts, strict=True)]
     expected, gradients = _whole_step(task)
     own = {n: p.grad for n, p in step.parameters().items() if p.grad is not None}
     actual = [gradient.detach() for gradient in whole_tensors(list(own.values()))]
@@ -336,7 +339,8 @@ def _bytes(tensor: Tensor) -> int:
 def _members(group: Any) -> int:
     """Return the number of processes of a group, or of the group with a name."""
     if isinstance(group, str):
-        group = distributed.distributed_c10d._resolve_process_group(group)
+        c10d: Any = distributed.distributed_c10d
+        group = c10d._resolve_process_group(group)
     elif not isinstance(group, distributed.ProcessGroup):
         group = distributed.ProcessGroup.unbox(group)
     return int(group.size())
