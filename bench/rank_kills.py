@@ -201,7 +201,7 @@ def _kill(
     if is_over.wait(moment.after) or len(job.ranks) <= victim:
         return
     with contextlib.suppress(ProcessLookupError):
-        if job.ranks[victim].code is None:
+        if job.ranks[victim].returncode is None:
             os.kill(job.ranks[victim].pid, signal.SIGKILL)
             killed.append(time.monotonic())
 

@@ -21,7 +21,7 @@ import torch
 
 from chop.cli.console import Console
 from chop.cli.main import main
-from chop.cli.rank_launcher import StartedProcess, launch
+from chop.cli.rank_launcher import launch
 
 
 class ForkedProcess:
@@ -31,7 +31,7 @@ class ForkedProcess:
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
-        self.code: int | None = None
+        self.returncode: int | None = None
         if self.pid == 0:
             code = 1
             try:
@@ -42,11 +42,11 @@ class ForkedProcess:
                 os._exit(code)
 
     def poll(self) -> int | None:
-        if self.code is None:
+        if self.returncode is None:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             if ended:
-                self.code = os.waitstatus_to_exitcode(status)
-        return self.code
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         ends = time.monotonic() + (timeout or 1e9)
@@ -54,8 +54,8 @@ class ForkedProcess:
             if time.monotonic() > ends:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
             time.sleep(0.01)
-        assert self.code is not None
-        return self.code
+        assert self.returncode is not None
+        return self.returncode
 
     def _signal(self, number: int) -> None:
         if self.poll() is None:
@@ -68,6 +68,9 @@ class ForkedProcess:
         self._signal(signal.SIGKILL)
 
 
+Started = ForkedProcess | subprocess.Popen[bytes]
+
+
 @dataclass
 class ForkedRun:
     """One run of `mase words` on several processes; `shown`: file with all that they print."""
@@ -75,11 +78,11 @@ class ForkedRun:
     words: list[str]
     shown: Path
     variables: Mapping[str, str] = field(default_factory=dict)
-    ranks: list[StartedProcess] = field(default_factory=list)
+    ranks: list[Started] = field(default_factory=list)
 
     def start(
         self, words: Sequence[str], variables: Mapping[str, str], errors: Path | None
-    ) -> StartedProcess:
+    ) -> Started:
         """Start one process, as `chop.cli.rank_launcher.start_program` does."""
 
         added = {**variables, **self.variables}
@@ -92,7 +95,7 @@ class ForkedRun:
             sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
             return main(list(words))
 
-        process: StartedProcess
+        process: Started
         if torch.version.cuda:
             program = [sys.executable, "-m", "chop.cli", *words]
             process = subprocess.Popen(
