@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from covering import first_and_slow
 from designs import mlp
 from torch import nn
 
+from chop import hw
 from chop.actions.board_project import build_board
 from chop.actions.simulation import simulate
 from chop.errors import HardwareError
@@ -205,6 +207,20 @@ for command in sys.argv[sys.argv.index("-p") + 1].split(";"):
     libyosys.run_pass("tee -q " + command.strip(), design)
 """
 """Yosys as a program, from the Python package: `-p` alone."""
+
+
+@pytest.mark.sim("pyosys")
+def test_yosys_reads_every_module_of_a_board_alone(tmp_path):
+    """As the Makefile of a board does it, without a front end that is made for SystemVerilog."""
+    modules = [*Path(hw.__file__).parent.rglob("*.sv")]
+    program = tmp_path / "yosys"
+    program.write_text(YOSYS.format(python=sys.executable))
+    reading = ";".join(f"read_verilog -sv -defer {path}" for path in modules)
+    done = subprocess.run(
+        [sys.executable, str(program), "-p", reading], capture_output=True, text=True
+    )
+    assert len(modules) > 50
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ module crc32_word (
     logic [31:0] rest;
     rest = 32'b1 << bit_number;
     for (int k = 0; k < 32; k++) rest = rest[0] ? (rest >> 1) ^ POLYNOMIAL : rest >> 1;
-    return rest;
+    remainder = rest;  // Yosys knows no `return`
   endfunction
 
   for (genvar k = 0; k < 32; k++) begin : g_bit
