@@ -22,7 +22,6 @@ import multiprocessing
 import os
 import sys
 import tempfile
-import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -37,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import torch
 from distributed.split_jobs import CHANGES, MODELS, SPLITS, split_job
 from measuring.code import code_hash, measured
+from measuring.progress import Stopwatch
 from measuring.record import save_section
 from tabulate import tabulate
 from torch.multiprocessing.spawn import ProcessRaisedException
@@ -87,13 +87,13 @@ def main() -> int:
         and case.change in options.changes
         and case.processes in options.processes
     ]
-    start = time.monotonic()
+    watch = Stopwatch()
     for new in run(_missing(selected, rows), options.workers):
         rows += new
         with log.open("a") as opened:
             opened.writelines(json.dumps(row) + "\n" for row in new)
         report(new)
-    results = {**counted(rows), "seconds_of_this_run": round(time.monotonic() - start, 1)}
+    results = {**counted(rows), "seconds_of_this_run": round(watch.seconds, 1)}
     print(tabulate(results["table"], "keys"))
     if not _missing(CASES, rows):
         print(save_section("right", SECTION, results))

@@ -40,6 +40,7 @@ PROGRESS = {
     "right_passes.py": "duration of a campaign whose figure is the count of sequences",
     "run.py": "prints the duration of each benchmark",
     "safe.py": "duration of a campaign whose figure is the count of files",
+    "shard_matrix.py": "duration of a campaign whose figure is the count of equal steps",
     "guard.py": "prints the duration of the run",
     "export.py": "duration of a row whose figure is whether the file loads",
     "hardware_pareto.py": "budget of routing, duration of a search",

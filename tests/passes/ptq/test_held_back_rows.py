@@ -221,11 +221,11 @@ def test_the_error_is_that_of_the_outputs_up_to_a_constant() -> None:
 
 
 def test_explain_names_the_layers_that_keep_nearest(capsys, tmp_path) -> None:
-    from chop.cli.commands.explain import _print_fallbacks
+    from chop.cli.commands.explain import _print_notes_of_run
     from chop.cli.console import Console
     from chop.cli.session import Session
 
     (tmp_path / "result.json").write_text(json.dumps({"fallbacks": {"awq": ["a", "b"]}}))
-    _print_fallbacks(Session(Console(), tmp_path, tmp_path), tmp_path)
+    _print_notes_of_run(Session(Console(), tmp_path, tmp_path), tmp_path)
     assert "awq: rounding to nearest was better" in (text := capsys.readouterr().out)
     assert "kept for a, b" in text
