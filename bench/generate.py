@@ -52,7 +52,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data", help="folder with calibration.npz and held.npz")
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--new", type=int, default=80, help="tokens for each prompt")
-    parser.add_argument("--shape", choices=("8b", "1b", "tiny"), default="8b", help="of decode and batches")
+    parser.add_argument(
+        "--shape", choices=("8b", "1b", "tiny"), default="8b", help="of decode and batches"
+    )
     formats = [name + how for name in FORMATS for how in ("", "+fused")]
     parser.add_argument("--formats", default=",".join(formats), help="of decode")
     return parser.parse_args()
