@@ -17,6 +17,7 @@ from chop.nn.quantizers import MXFP, NVFP4, ScaleInteger, parse_format
 from chop.passes.ptq.solve import column_kernels
 from chop.passes.ptq.solve.column_feedback import rounded_with_feedback
 from chop.passes.ptq.solve.element_table import element_scales, element_table
+from chop.passes.ptq.solve.rounding_refinement import moved_elements
 from chop.passes.ptq.solve.weight_grid import weight_grid
 
 HAS_GPU = torch.cuda.is_available()
@@ -50,8 +51,8 @@ class OnCpu:
         here = Path(__file__).with_name("cuda_lanes.h")
         lines = [f"#define {name} {value}" for name, value in defines.items()]
         lines += [here.read_text(), column_kernels.source()]
-        kernels = {"round_columns": "Columns", "largest_of_groups": "Groups"}
-        kernels["best_of_trials"] = "Groups"
+        kernels = dict.fromkeys(("round_columns", "move_columns"), "Columns")
+        kernels |= dict.fromkeys(("largest_of_groups", "best_of_trials"), "Groups")
         lines += [f"RUNNER({name}, {operands})" for name, operands in kernels.items()]
         file = folder / f"kernels-{rounding}-{lanes}.cpp"
         file.write_text("\n".join(lines))
@@ -86,17 +87,18 @@ def on_cpu(monkeypatch, tmp_path):
 
 
 def results(form, mask_is_used, by_importance, device="cpu", **sizes):
+    """The rounded weight, its ranges, and the nearest values refined."""
     weight, hessian, grid, mask = problem(form, **sizes)
     weight, hessian, mask = (t.to(device) for t in (weight, hessian, mask))
     grid = weight_grid(form, weight, "here")
-    return rounded_with_feedback(
-        weight,
-        hessian,
-        grid,
-        damping=0.01,
-        by_importance=by_importance,
-        mask=mask if mask_is_used else None,
+    kept = mask if mask_is_used else None
+    values, ranges = rounded_with_feedback(
+        weight, hessian, grid, damping=0.01, by_importance=by_importance, mask=kept
     )
+    nearest = grid.round(weight, ranges[:, grid.groups])
+    moved = moved_elements(nearest, ranges, weight, hessian, grid, kept)
+    assert not torch.equal(moved, nearest)
+    return values, ranges, moved
 
 
 def are_same(ours, plain):

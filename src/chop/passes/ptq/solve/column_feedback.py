@@ -47,7 +47,7 @@ def decide_columns(
             torch.sub(column, decided, out=error).div_(diagonal[i])
             here[:, i + 1 :].sub_(error[:, None] * factors[i, i + 1 :])
             column.copy_(decided)
-        work[:, after].sub_(errors @ panel[:, after])
+        work[:, after].addmm_(errors, panel[:, after], alpha=-1)
 
 
 def without_dead(hessian: Tensor) -> Tensor:
@@ -65,23 +65,26 @@ def without_dead_diagonal(diagonal: Tensor) -> Tensor:
 
 
 def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
-    """Return the upper Cholesky factor of the inverse of H; raise the damping until H has one."""
+    """Return the upper Cholesky factor of the inverse of H; raise the damping until H has one.
+
+    With H = R Rᵀ and R upper, it is the inverse of R. R is the lower factor of H with its rows and
+    columns in reverse order, reversed.
+    """
     if not hessian.isfinite().all():  # no damping helps
         raise PassError("the sums over the inputs of a layer have NaN or infinity.")
     mean = hessian.diagonal().mean()
     while True:
-        lifted = hessian.clone()
+        lifted = hessian.flip(0, 1)
         lifted.diagonal().add_(damping * mean)
         lower, info = torch.linalg.cholesky_ex(lifted)
         del lifted  # each of these is as large as H
         if int(info) == 0:
-            inverse = torch.cholesky_inverse(lower)
+            # by columns, so that the solver writes in place
+            inverse = torch.eye(len(lower), dtype=lower.dtype, device=lower.device).mT
+            torch.linalg.solve_triangular(lower, inverse, upper=False, out=inverse)
             del lower
-            upper: Tensor
-            upper, info = torch.linalg.cholesky_ex(inverse, upper=True)
-            del inverse
-            if int(info) == 0:
-                return upper
+            if inverse.isfinite().all():
+                return inverse.flip(0, 1)
         damping = more_damping(damping)
 
 
@@ -207,7 +210,7 @@ def _round_by_kernels(
             last = next((i for i in later if numbers[i] not in ranges.begun), inside.stop)
             kernels.round(block, first - inside.start, last - inside.start)
             first = last
-        work[:, after].sub_(block.errors @ panel[:, after])
+        work[:, after].addmm_(block.errors, panel[:, after], alpha=-1)
 
 
 def masked_column(values: Tensor, mask: Tensor | None, column: int) -> Tensor:

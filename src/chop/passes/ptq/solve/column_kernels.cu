@@ -127,8 +127,49 @@ extern "C" __global__ void round_columns(const __grid_constant__ Columns it) {
   }
 }
 
+// Columns that are decided again, as `rounding_refinement.moved_elements` defines it. `errors` has
+// the gradient of the error at each element, and `factors` the sums over the inputs. Without the
+// turn of its own, a lane only keeps its gradients up to date.
+extern "C" __global__ void move_columns(const __grid_constant__ Columns it) {
+  const i64 row = own_thread() / LANES;
+  const int lane = threadIdx.x % LANES, columns = it.columns;
+  if (row >= it.rows) return;
+  double* const work = it.work + row * it.work_stride;
+  double gradient[BLOCK / LANES];
+#pragma unroll
+  for (int k = 0; k < BLOCK / LANES; ++k) {
+    const int own = k * LANES + lane;
+    gradient[k] = own < columns ? it.errors[row * columns + own] : 0.0;
+  }
+#pragma unroll
+  for (int k = 0; k < BLOCK / LANES; ++k) {
+    const int own = k * LANES + lane;
+    const bool is_here = own < columns;
+    const double value = is_here ? work[own] : 0.0;
+    const double scale = is_here ? it.scales[row * it.groups + it.group[own]] : 1.0;
+    const double pivot = is_here ? it.factors[own * columns + own] : 1.0;
+    const bool is_kept = !is_here || !it.mask || it.mask[row * it.mask_stride + own];
+#pragma unroll 1
+    for (int turn = 0; turn < LANES; ++turn) {
+      const int column = k * LANES + turn;
+      if (column >= columns) continue;
+      const double best = value - gradient[k] / pivot;
+      const double moved = is_kept ? RULE::rounded(best, scale, it.rule) : 0.0;
+      if (lane == turn) work[own] = moved;
+      const double step = __shfl_sync(own_lanes(), moved - value, turn, LANES);
+      const double* const across = it.factors + column * columns;
+#pragma unroll
+      for (int later = k; later < BLOCK / LANES; ++later) {
+        const int other = later * LANES + lane;
+        if (other > column && other < columns) gradient[later] += step * across[other];
+      }
+    }
+  }
+}
+
 // `weight` (rows, columns) has no gaps; group g has the columns from `starts[g]` to before
-// `starts[g + 1]`. `largest` and `best` are (rows, groups), `scales` is (trials, rows, groups).
+// `starts[g + 1]`. `largest` and `best` are (rows, groups), `scales` is (trials, rows, groups). A
+// later trial must have an error below `tie` times the least.
 struct Groups {
   const double* weight;
   const i64* starts;
@@ -137,6 +178,7 @@ struct Groups {
   double* largest;
   int* best;
   i64 rows, columns, groups, trials;
+  double tie;
   Rule rule;
 };
 
@@ -171,7 +213,7 @@ extern "C" __global__ void best_of_trials(const __grid_constant__ Groups it) {
     }
     for (int step = LANES / 2; step > 0; step /= 2)
       total += __shfl_xor_sync(own_lanes(), total, step, LANES);
-    if (total < least) {
+    if (total < least * it.tie) {
       least = total;
       best = trial;
     }

@@ -50,6 +50,7 @@ class _Groups(Structure):
     _fields_ = (
         *((n, c_void_p) for n in ("weight", "starts", "importance", "scales", "largest", "best")),
         *((n, c_int64) for n in ("rows", "columns", "groups", "trials")),
+        ("tie", c_double),
         ("rule", _Rule),
     )
 
@@ -58,8 +59,8 @@ class _Groups(Structure):
 class ColumnBlock:
     """Operands of a launch: a block of columns, a view of the whole weight's.
 
-    `factors` (columns, columns), `scales` (rows, groups) and `errors` (rows, columns) are
-    contiguous. `group` is the group of each column (int32). `mask` is False for pruned weights.
+    `factors` (columns, columns) and `errors` (rows, columns) are contiguous, `scales` is (rows,
+    groups). `group` is the group of each column (int32). `mask` is False for pruned weights.
     """
 
     work: Tensor
@@ -80,29 +81,41 @@ class ColumnKernels:
 
     def round(self, block: ColumnBlock, first: int, last: int) -> None:
         """Decide the columns from `first` to before `last`, and correct those that follow."""
-        work, mask = block.work, block.mask
+        self._on_columns("round_columns", block, first, last)
+
+    def move(self, block: ColumnBlock) -> None:
+        """Decide all columns again; `errors` are the gradients, and `factors` the sums."""
+        self._on_columns("move_columns", block, 0, block.work.shape[1])
+
+    def _on_columns(self, name: str, block: ColumnBlock, first: int, last: int) -> None:
+        work, mask, scales = block.work, block.mask, block.scales.contiguous()
         operands = _Columns(
-            *map(_address, (work, block.factors, block.scales, block.group, block.errors, mask)),
+            *map(_address, (work, block.factors, scales, block.group, block.errors, mask)),
             *(work.stride(0), 0 if mask is None else mask.stride(0)),
-            *(*work.shape, block.scales.shape[1], first, last, self._rule),
+            *(*work.shape, scales.shape[1], first, last, self._rule),
         )
-        self._launch("round_columns", operands, len(work))
+        self._launch(name, operands, len(work))
 
     def largest(self, weight: Tensor, starts: Tensor) -> Tensor:
         """Return the largest magnitude of each group, (rows, groups)."""
         rows, groups = len(weight), len(starts) - 1
         result = weight.new_empty(rows, groups)
         addresses = [_address(t) for t in (weight, starts, None, None, result, None)]
-        operands = _Groups(*addresses, *weight.shape, groups, 0, self._rule)
+        operands = _Groups(*addresses, *weight.shape, groups, 0, 1.0, self._rule)
         self._launch("largest_of_groups", operands, rows * groups)
         return result
 
-    def best(self, weight: Tensor, starts: Tensor, scales: Tensor, importance: Tensor) -> Tensor:
-        """Return the number of the best of `scales` (trials, rows, groups) for each group."""
+    def best(
+        self, weight: Tensor, starts: Tensor, scales: Tensor, importance: Tensor, tie: float
+    ) -> Tensor:
+        """Return the number of the best of `scales` (trials, rows, groups) for each group.
+
+        A later one must have an error below `tie` times the least.
+        """
         trials, rows, groups = scales.shape
         result = torch.empty(rows, groups, dtype=torch.int32, device=weight.device)
         addresses = [_address(t) for t in (weight, starts, importance, scales, None, result)]
-        operands = _Groups(*addresses, *weight.shape, groups, trials, self._rule)
+        operands = _Groups(*addresses, *weight.shape, groups, trials, tie, self._rule)
         self._launch("best_of_trials", operands, rows * groups)
         return result
 

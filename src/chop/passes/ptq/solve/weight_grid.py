@@ -25,6 +25,9 @@ AT_ONCE = 1 << 21
 """Elements of a weight whose ranges are searched at a time: each needs about 100 bytes."""
 SCALES_AT_ONCE = 1 << 24
 """Scales to try that are in memory at a time, on a GPU."""
+TIE = 1 - 2.0**-40
+"""Factor that a smaller error must stay below: two ranges may round alike, and on a GPU the order
+of additions then would decide."""
 MOST_ROUNDINGS = 3
 """Roundings after which real scales that are measured again no longer change."""
 
@@ -161,7 +164,7 @@ class WeightGrid:
             squared = (weight - rounded).square() * importance
             error = torch.zeros_like(largest).index_add_(1, self.groups, squared)
             error = self._over_rows(error, Tensor.sum)
-            best = torch.where(error < least, largest * clip, best)
+            best = torch.where(error < least * TIE, largest * clip, best)
             least = torch.minimum(error, least)
         return best
 
@@ -176,7 +179,7 @@ class WeightGrid:
         chosen = []
         for part in torch.split(weight, rows):
             ranges = kernels.largest(part, starts) * clips[:, None, None]
-            best = kernels.best(part, starts, self.element_scales(ranges), importance)
+            best = kernels.best(part, starts, self.element_scales(ranges), importance, TIE)
             chosen.append(ranges.gather(0, best[None].long())[0])
         return torch.cat(chosen)
 
