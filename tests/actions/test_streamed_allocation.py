@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from covering import first_and_slow
 from safetensors import safe_open
 
+import mase
 from chop import MaseGraph
 from chop.actions.stream_memory import predict
 from chop.actions.streamed_allocation import StreamAllocation, StreamSensitivities
@@ -36,6 +38,7 @@ FAST = {"gptq": {"rounds": 0, "order": "importance", "rows": "equal"}}
 def model_of(family):
     torch.manual_seed(0)
     more = {"num_local_experts": 2} if family == "mixtral" else {}
+    more |= {"tie_word_embeddings": True} if family == "qwen2" else {}
     config = transformers.AutoConfig.for_model(family, **SIZES, **more)
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
@@ -159,6 +162,10 @@ def test_a_budget_below_the_narrowest_formats_is_refused_before_the_run(source):
     words = "the cheapest formats take 8.875, with 12,288 of 73,728 weights as floats"
     with pytest.raises(ConfigError, match=words):
         plan_of(source(), bits=4)
+    plan_of(source("qwen2"), bits=9)
+    words = "with 12,288 of 73,728 weights as floats"  # a rotated head is apart from the table
+    with pytest.raises(ConfigError, match=words):
+        plan_of(source("qwen2"), "rotate", bits=4)
 
 
 def test_an_interrupted_measurement_goes_on_at_the_batch_it_was_in(source, tmp_path):
@@ -185,3 +192,22 @@ def test_the_memory_of_the_measurement_is_predicted(source):
     with_choice = predict(plan_of(source(), bits=12), 0)
     request = StreamRequest(source(), "mxint4", ("clip",))
     assert with_choice.gradients > predict(plan_stream(request, batches()), 0).gradients == 0
+
+
+def test_the_command_rotates_and_chooses_widths(source, tmp_path, capsys):
+    (tmp_path / "tokens").mkdir()
+    for name in ("train", "test"):
+        np.savez(tmp_path / "tokens" / f"{name}.npz", ids=np.arange(400) * 7 % 96)
+    result = mase.quantize(
+        str(source()),
+        bits=12,
+        method="rotate",
+        dataset=str(tmp_path / "tokens"),
+        max_token_len=16,
+        calibration_rows=6,
+        max_memory="8GB",
+        out=tmp_path / "out",
+    )
+    assert result["quantised"] == 14 and len(result["layers"]) == 2
+    assert set(result["allocation"]["assignment"].values()) == set(FORMATS)
+    assert "bits per weight on average over all 73,728 weights" in capsys.readouterr().out

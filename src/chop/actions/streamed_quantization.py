@@ -30,7 +30,13 @@ from chop.actions.streamed_allocation import (
     budget_of,
     covered_layers,
 )
-from chop.actions.streamed_rotation import ROTATE, StreamRotation, check_rotation, rotate_folder
+from chop.actions.streamed_rotation import (
+    ROTATE,
+    StreamRotation,
+    check_rotation,
+    rotate_folder,
+    tied_head,
+)
 from chop.errors import ConfigError
 from chop.export.model_free import (
     METADATA,
@@ -205,10 +211,22 @@ def plan_stream(
     modules = [_matrices(stream, number, chosen) for number in range(len(stream.layers))]
     if ROTATE in request.methods:
         check_rotation(stream, request.options.get(ROTATE, {}))
-    if request.allocation is not None and request.allocation.bits is not None:
-        layers = covered_layers(stream, modules)
-        budget_of(stream, layers, request.allocation).check(request.allocation.bits)
-    return StreamPlan(request, stream, folder, batches, modules)
+    plan = StreamPlan(request, stream, folder, batches, modules)
+    _check_budget(plan)
+    return plan
+
+
+def _check_budget(plan: StreamPlan) -> None:
+    """Raise if the narrowest formats are above the budget of bits."""
+    request, stream = plan.request, plan.stream
+    if request.allocation is None or request.allocation.bits is None:
+        return
+    budget = budget_of(stream, covered_layers(stream, plan.modules), request.allocation)
+    tied = tied_head(stream) if ROTATE in request.methods else None
+    if tied is not None:  # the rotated head is a tensor of its own
+        total = budget.total + torch.Size(tied.shape).numel()
+        budget = replace(budget, total=total, rest_bits=budget.rest_bits + 8.0 * tied.nbytes)
+    budget.check(request.allocation.bits)
 
 
 def _matrices(stream: DecoderStream, number: int, chosen: set[str]) -> list[str]:

@@ -23,7 +23,7 @@ from chop.actions.stream_importances import first_tensor
 from chop.errors import ConfigError, ExportError
 from chop.export.hf_folders import CONFIG, INDEX
 from chop.export.model_free import METADATA, copy_others
-from chop.export.safetensors_shards import mapped_tensor, read_header, shard_writer
+from chop.export.safetensors_shards import StoredTensor, mapped_tensor, read_header, shard_writer
 from chop.files import read_json, write_whole
 from chop.ir.graph import MaseGraph
 from chop.passes import rotate_transform_pass
@@ -74,10 +74,11 @@ def check_rotation(stream: DecoderStream, options: Mapping[str, Any]) -> None:
             "rotate.online: true. Allowed with max_memory: false, because a folder of transformers "
             "has no place for a rotation at run time."
         )
-    if stream.expert_paths(0):
+    experts = [n for n in range(len(stream.layers)) if stream.expert_paths(n)]
+    if experts:
         raise ConfigError(
             "quantize.method: 'rotate' with max_memory rotates dense layers, and "
-            f"'{stream.layer_path(0)}' has experts. Leave max_memory out."
+            f"'{stream.layer_path(experts[0])}' has experts. Leave max_memory out."
         )
     surroundings(stream)
 
@@ -100,17 +101,24 @@ def surroundings(stream: DecoderStream) -> Surroundings:
         raise _refused(stream, f"its words' table is a {type(words).__name__}")
     if not isinstance(head, nn.Linear):
         raise _refused(stream, f"its head is a {type(head).__name__}")
-    known = (f"{paths[id(words)]}.weight", f"{paths[id(head)]}.weight", f"{paths[id(head)]}.bias")
+    of_ends = (f"{paths[id(words)]}.weight", f"{paths[id(head)]}.weight", f"{paths[id(head)]}.bias")
     rest = [
         name
         for name, _ in model.named_parameters()
-        if name not in known and not name.startswith(f"{stream.path}.")
+        if name not in of_ends and not name.startswith(f"{stream.path}.")
     ]
     size = words.weight.shape[1]
     if len(rest) != 1 or model.get_parameter(rest[0]).shape != (size,):
         others = ", ".join(rest) or "no norm"
         raise _refused(stream, f"it has {others} outside of its layers")
     return Surroundings(paths[id(words)], rest[0].rpartition(".")[0], paths[id(head)])
+
+
+def tied_head(stream: DecoderStream) -> StoredTensor | None:
+    """Return the tensor that is both the words' table and the head, or None."""
+    around = surroundings(stream)
+    words, head = (stream.parts(f"{path}.weight")[0].name for path in (around.words, around.head))
+    return stream.stored[words] if words == head else None
 
 
 def _refused(stream: DecoderStream, why: str) -> ConfigError:
@@ -276,10 +284,10 @@ def _rotate_head(plan: StreamRotation, around: Surroundings, neutral: float, fil
     without = torch.full_like(scale, neutral)
     factors = scale + (1.0 - neutral)  # a norm whose neutral scale is 0 multiplies by 1 plus it
     _check_norm(plan, around, {scale: None, without: factors})
-    is_tied = own_head == stream.parts(f"{around.words}.weight")[0].name
+    own_head = own_head if tied_head(stream) is None else name
     with shard_writer(file) as writer:
         writer.add(own_norm, without.to(stream.stored[own_norm].dtype))
-        writer.add(name if is_tied else own_head, _rotated_rows(plan, name, factors))
+        writer.add(own_head, _rotated_rows(plan, name, factors))
         if stream.model.get_submodule(around.head).bias is not None:
             bias = stream.parts(f"{around.head}.bias")[0].name
             with mapped_tensor(stream.files[bias], bias) as value:

@@ -143,8 +143,8 @@ class ColumnRounding:
         ranges = _RangesInTurn(self, work, grid.chosen_range(weight, self.importance))
         kernels = grid.kernels(weight) if isinstance(self.factor, Tensor) else None
         if kernels is not None:
-            kept = None if mask is None else mask[:, order].contiguous()
-            _round_by_kernels(kernels, work, self.factor, ranges, kept)
+            unpruned = None if mask is None else mask[:, order].contiguous()
+            _round_by_kernels(kernels, work, self.factor, ranges, unpruned)
         else:
             numbers, column_of = grid.groups[order].tolist(), order.tolist()
 
@@ -186,9 +186,9 @@ def _round_by_kernels(
     work: Tensor,
     factor: Tensor,
     ranges: _RangesInTurn,
-    kept: Tensor | None,
+    unpruned: Tensor | None,
 ) -> None:
-    """Run `decide_columns` with GPU kernels; the columns of `kept` are in the order of `work`."""
+    """Run `decide_columns` with GPU kernels; `unpruned` has the order of `work`."""
     grid, order = ranges.rounding.grid, ranges.rounding.order
     groups = grid.groups[order]
     numbers, scales = groups.tolist(), grid.element_scales(ranges.values)
@@ -200,7 +200,7 @@ def _round_by_kernels(
             scales,
             groups[inside].int(),
             here.new_empty(here.shape),
-            None if kept is None else kept[:, inside],
+            None if unpruned is None else unpruned[:, inside],
         )
         first = inside.start
         while first < inside.stop:  # up to the next column whose range depends on those before

@@ -61,10 +61,10 @@ def moved_elements(
         if kernels is None or scales is None:
             _move_columns(result, near, across, ranges, grid, mask, inside.start)
         else:
-            kept = None if mask is None else mask[:, inside]
+            unpruned = None if mask is None else mask[:, inside]
             group = grid.groups[inside].int()
             kernels.move(
-                ColumnBlock(result[:, inside], across.contiguous(), scales, group, near, kept)
+                ColumnBlock(result[:, inside], across.contiguous(), scales, group, near, unpruned)
             )
         gradient += (result[:, inside] - rounded[:, inside]) @ panel
     return result
