@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import importlib
 import importlib.metadata
 import platform
@@ -140,6 +141,10 @@ def measured(each: Wanted) -> Row:
         return {**each.model.measured(quantised(), reference(each.model)), **about}
     except (Exception, SystemExit):  # a tool may fail in any way: a result too
         return {ERROR: traceback.format_exc(limit=-3), **about}
+    finally:
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # other processes share the GPU
 
 
 def where() -> Row:

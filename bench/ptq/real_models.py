@@ -31,7 +31,7 @@ FEWEST_WORDS = 6
 SENTENCES = 4096
 """Sentences to measure on, spread over the whole text."""
 TEXTS = {"calibration": "valid.txt", "test": "test.txt"}
-AT_ONCE = {"smollm2": (4, 2), "minilm": (64, 256)}
+AT_ONCE = {"smollm2": (4, 1), "minilm": (64, 256)}
 """Windows or sentences of a batch, to calibrate and to measure."""
 
 

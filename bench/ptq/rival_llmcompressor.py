@@ -53,7 +53,9 @@ def _rows(batches: list[Batch]) -> list[Batch]:
 
 def _scheme(scheme: Scheme) -> QuantizationScheme:
     if scheme.form:
-        return preset_name_to_scheme(PRESETS[scheme.form], ["Linear"])
+        preset = preset_name_to_scheme(PRESETS[scheme.form], ["Linear"])
+        preset.weights = preset.weights.model_copy(update={"observer": "mse"})
+        return preset
     weights = QuantizationArgs(
         num_bits=scheme.bits,
         strategy="group" if scheme.group else "channel",

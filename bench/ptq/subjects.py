@@ -27,7 +27,7 @@ CALIBRATION = {"llama-imdb": 32, "bert-tiny": 128}
 """Windows or reviews to calibrate on, unless a number is given."""
 HELD = {"llama-imdb": 32, "bert-tiny": 2000}
 """Windows or reviews to measure on, unless a number is given."""
-COMPARED = {"llama-imdb": 64, "bert-tiny": 2000, "smollm2": 16}
+COMPARED = {"llama-imdb": 64, "bert-tiny": 2000, "smollm2": 8}
 """Of those, the first so many whose logits are compared with the float model's."""
 HEADS = {
     "llama-imdb": ("lm_head",),
