@@ -140,6 +140,7 @@ BY_HAND = {
     "journey_peer.py": "runs in the environment of another program, for journeys.py",
     "imdb/run.py": "trains for hours; its README says how",
     "search/run.py": "searches for hours; its README says how",
+    "ptq/formats.py": "needs other tools, and models that are prepared first",
     "ptq/fine_tune.py": "makes the model that others measure",
     "ptq/rival_auto_round.py": "needs another tool in an environment of its own",
     "ptq/rival_llmcompressor.py": "needs another tool in an environment of its own",

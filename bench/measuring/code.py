@@ -116,6 +116,12 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "llm_rtl": DECODER,
     "llm_rtl/routed": (*DECODER, "chop/hw/area/inventory.py", "chop/hw/flow/route"),
     "ptq": ROUNDED,
+    "ptq_formats": (
+        *ROUNDED,
+        "chop/export/gguf_k_types.py",
+        "chop/export/gguf_types.py",
+        "chop/nn/quantizers/nvfp4.py",
+    ),
     "ptq_allocation": ("chop/passes/ptq", "chop/nn/quantizers"),
     "ptq_memory": ("chop/passes/ptq", "chop/nn/quantizers"),
     "ptq_rivals": (),

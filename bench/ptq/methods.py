@@ -36,6 +36,7 @@ FORMATS: dict[str, dict[str, Any]] = {
         "data_in_element": "NA",
         "bias_element": "NA",
     },
+    "NVFP4": {"name": "nvfp4", "data_in_name": "NA", "bias_name": "NA"},
     "block_fp4": {"name": "block_fp", "weight_width": 4, "weight_block_size": 32, **UNQUANTISED},
 }
 """Weights alone in formats with shared exponents."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from formats_report import tables
 from methods import FORMATS, METHODS
 from rows import Row
 from schemes import SCHEMES
@@ -37,7 +38,7 @@ def main() -> None:
     rows = [row for subject in SUBJECTS for row in _rows("ptq", subject)]
     for rival in RIVALS:
         rows += _rows("ptq_rivals", rival)
-    text = "\n\n".join([*_tables(rows), *_allocation(), *_memory()])
+    text = "\n\n".join([*_tables(rows), *_allocation(), *_memory(), *tables()])
     page = PAGE.read_text()
     before, _, rest = page.partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]

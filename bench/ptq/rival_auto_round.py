@@ -23,6 +23,18 @@ from transformers import AutoTokenizer
 ITERATIONS = int(os.environ.get("AUTO_ROUND_ITERATIONS", "200"))
 ROWS = 8
 """Steps, and rows of a step: its own defaults."""
+FORMS: dict[str, dict[str, Any]] = {
+    "MXINT4": {"data_type": "mx_int"},
+    "MXFP4": {"data_type": "mx_fp"},
+    "NVFP4": {"data_type": "nv_fp"},
+    "Q4_K": {
+        "data_type": "int_asym_dq",
+        "sym": False,
+        "super_bits": 6,
+        "super_group_size": 8,
+    },
+}
+"""Formats of blocks -> its own settings."""
 
 
 def sign_round(subject: Subject, scheme: Scheme, seed: int) -> Any:
@@ -35,7 +47,7 @@ def sign_round(subject: Subject, scheme: Scheme, seed: int) -> Any:
         AutoTokenizer.from_pretrained(subject.folder),
         bits=scheme.bits,
         group_size=scheme.group or -1,
-        sym=True,
+        **{"sym": True, **FORMS.get(scheme.form, {})},
         act_bits=scheme.activation or 16,
         act_group_size=-1,
         act_dynamic=True,

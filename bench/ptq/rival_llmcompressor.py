@@ -12,7 +12,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+import torch
+from compressed_tensors.quantization import (
+    QuantizationArgs,
+    QuantizationScheme,
+    preset_name_to_scheme,
+)
 from llmcompressor import oneshot
 from llmcompressor.modifiers.gptq import GPTQModifier
 from loguru import logger
@@ -21,9 +26,13 @@ from schemes import Scheme
 from subjects import Batch, Subject
 from torch.utils.data import DataLoader
 
+PRESETS = {"MXFP4": "MXFP4A16", "NVFP4": "NVFP4A16"}
+"""Formats of blocks -> its own name of weights alone in them."""
+
 
 def gptq(subject: Subject, scheme: Scheme, seed: int) -> Any:
     """The model with llm-compressor's weights and simulated activations."""
+    torch.manual_seed(seed)
     model = subject.load()
     loader = DataLoader(list(_rows(subject.calibration(seed))), batch_size=None)  # type: ignore[arg-type]
     recipe = GPTQModifier(
@@ -43,6 +52,10 @@ def _rows(batches: list[Batch]) -> list[Batch]:
 
 
 def _scheme(scheme: Scheme) -> QuantizationScheme:
+    if scheme.form:
+        preset = preset_name_to_scheme(PRESETS[scheme.form], ["Linear"])
+        preset.weights = preset.weights.model_copy(update={"observer": "mse"})
+        return preset
     weights = QuantizationArgs(
         num_bits=scheme.bits,
         strategy="group" if scheme.group else "channel",

@@ -27,9 +27,14 @@ CALIBRATION = {"llama-imdb": 32, "bert-tiny": 128}
 """Windows or reviews to calibrate on, unless a number is given."""
 HELD = {"llama-imdb": 32, "bert-tiny": 2000}
 """Windows or reviews to measure on, unless a number is given."""
-COMPARED = {"llama-imdb": 64, "bert-tiny": 2000}
+COMPARED = {"llama-imdb": 64, "bert-tiny": 2000, "smollm2": 8}
 """Of those, the first so many whose logits are compared with the float model's."""
-HEADS = {"llama-imdb": ("lm_head",), "bert-tiny": ("bert.pooler.dense", "classifier")}
+HEADS = {
+    "llama-imdb": ("lm_head",),
+    "bert-tiny": ("bert.pooler.dense", "classifier"),
+    "smollm2": ("lm_head",),
+    "minilm": (),
+}
 """Layers that no tool quantises."""
 
 
@@ -53,7 +58,7 @@ class Subject:
     @property
     def is_language(self) -> bool:
         """Whether it predicts the next token; else it classifies reviews."""
-        return self.name == "llama-imdb"
+        return self.name in ("llama-imdb", "smollm2")
 
     @property
     def head(self) -> tuple[str, ...]:
