@@ -1,5 +1,7 @@
 """Segments that a plan recomputes in backward: equal results, fewer bytes held."""
 
+import dataclasses
+
 import pytest
 import torch
 from distributed.memory_jobs import memory_job
@@ -8,8 +10,11 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from chop.distributed.held_memory import StorageWatch
 from chop.distributed.plan import make_plan
+from chop.distributed.pricing import Decisions, price_decisions
+from chop.distributed.program import program_of
+from chop.distributed.segments import segments_of
 from chop.distributed.sharded_model import apply_plan
-from chop.distributed.verify_plan import mean_squares
+from chop.distributed.verify_plan import mean_squares, verify_plans
 
 
 @pytest.fixture
@@ -46,3 +51,23 @@ def test_a_plan_that_recomputes_has_equal_gradients_and_holds_what_it_says(name,
     assert all(map(torch.equal, gradients, others))  # the same elements are dropped again
     assert held == pytest.approx(free.cost.activation_bytes, rel=0.1)
     assert fewer == pytest.approx(tight.cost.activation_bytes, rel=0.1)
+
+
+def all_recomputed(job):
+    """The same job with every segment recomputed."""
+    program, plan = program_of(job.graph), job.plan
+    names = tuple(tuple(value.name for value in each) for each in segments_of(program))
+    decisions = Decisions(plan.strategies, plan.published, names)
+    cost = price_decisions(program, plan.mesh, decisions, training=True)
+    plan = dataclasses.replace(plan, recomputed=names, cost=cost)
+    return dataclasses.replace(job, split=dataclasses.replace(job.split, plan=plan))
+
+
+@pytest.mark.slow
+def test_recomputed_segments_compute_the_same_on_two_processes():
+    jobs = {(m, "2, best in less"): memory_job(m, "2, best in less") for m in ("mlp", "bert")}
+    for case in [("mlp", "2, fsdp"), ("gpt2", "2, megatron"), ("llama", "2, fsdp")]:
+        jobs[case] = all_recomputed(memory_job(*case))
+    assert all(job.plan.recomputed for job in jobs.values())
+    for case, result in zip(jobs, verify_plans(list(jobs.values())), strict=True):
+        assert result.is_equal, (case, result)

@@ -71,10 +71,10 @@ def _held(task: Task) -> dict[str, int]:
     optimizer = torch.optim.Adam(learnt, foreach=False)
     optimizer.step()
     moments = tree_leaves([optimizer.state[p] for p in learnt])
-    held = [t for t in [*moments, *(p.grad for p in learnt)] if isinstance(t, Tensor) and t.dim()]
+    states = [t for t in [*moments, *(p.grad for p in learnt)] if isinstance(t, Tensor) and t.dim()]
     return {
         "parameters": parameters,
-        "states": sum(map(_bytes, map(local_part, held))),
+        "states": sum(map(_bytes, map(local_part, states))),
         "activations": watch.at_end,
         "peak": watch.peak,
     }
@@ -91,14 +91,14 @@ def _bytes(tensor: Tensor) -> int:
 
 
 class StorageWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Bytes of the storages that are alive, except those of `known` tensors.
+    """Bytes of the storages that are alive, except those of the tensors `left_out`.
 
     `at_end`: most bytes at the end of a forward pass. `peak`: most bytes at any time.
     """
 
-    def __init__(self, known: Iterable[Tensor]) -> None:
+    def __init__(self, left_out: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.known = {_storage(t)._cdata for t in known}
+        self.left_out = {_storage(t)._cdata for t in left_out}
         self.alive: dict[int, StorageWeakRef] = {}
         self.at_end = self.peak = 0
 
@@ -115,7 +115,7 @@ class StorageWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage = _storage(tensor)
             place = storage._cdata
             before = self.alive.get(place)
-            if place not in self.known and (before is None or before.expired()):
+            if place not in self.left_out and (before is None or before.expired()):
                 self.alive[place] = StorageWeakRef(storage)
                 is_new = True
         return is_new

@@ -194,10 +194,10 @@ class _Pricer:
 
     def _is_recomputed(self, name: str) -> bool:
         """Return True if the value is not stored: its segment is recomputed and it stays inside."""
-        inside = self.segment.get(name)
+        inside, readers = self.segment.get(name), self.readers[name]
         if inside is None or self.values[name].is_parameter:
             return False
-        return all(reader in inside for reader in self.readers[name])
+        return bool(readers) and inside.issuperset(readers)
 
     # -- what training stores ------------------------------------------------------------------
 

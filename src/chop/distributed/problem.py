@@ -396,6 +396,10 @@ class PlanningProblem:
         value, is_saved = self.values[name], name in self.saved
         return is_saved, is_found_stored(value, is_saved, name in self.published)
 
+    def _is_kept(self, name: str, inside: set[str]) -> bool:
+        """Return True if a value stays even if its segment is recomputed: others need it."""
+        return not self.readers[name] or self._is_boundary(name, inside)
+
     def _is_boundary(self, name: str, inside: set[str]) -> bool:
         return any(reader not in inside for reader in self.readers[name])
 
@@ -413,7 +417,7 @@ class PlanningProblem:
     def _factors(self, value: ProgramValue, names: _Names, inside: set[str]) -> list[Factor]:
         domain, name = self.domains[value.name], value.name
         # a value that another segment reads is stored; so is its published copy
-        is_kept = self._is_boundary(name, inside)
+        is_kept = self._is_kept(name, inside)
         factors = [Factor((names[name],), domain.costs, is_kept)]
         if domain.inner.any():
             factors.append(Factor((names[name],), domain.inner, False))

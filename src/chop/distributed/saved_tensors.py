@@ -1,7 +1,7 @@
 """Tensors that training stores between forward and backward, found by a run without data.
 
 The graph runs once on meta tensors with autograd. A hook reports every tensor that a node stores
-for its backward pass. Tensors are told apart by their storage: a view needs the storage of its
+for its backward pass. Tensors are identified by their storage: a view needs the storage of its
 source, and a tensor that two nodes store is held once. Parameters are held anyway.
 """
 
@@ -273,7 +273,7 @@ def _first_row(tensor: Any) -> Tensor:
 
 
 class _Analysis:
-    """What each node stores, from the storages that a run has seen."""
+    """Stored tensors of each node, from the storages that a run has seen."""
 
     def __init__(
         self,
