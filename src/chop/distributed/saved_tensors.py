@@ -104,6 +104,7 @@ class _SavingRun(fx.Interpreter):
         super().__init__(graph.model, garbage_collect_values=False)
         self.extra_traceback = False
         self.custom_ops = graph.custom_ops
+        self.device = next((t.device.type for _, t in _tensors_of(graph.model)), "cpu")
         self.records: dict[str, _NodeRecord] = {}
         self.owner: dict[int, str] = {}
         self.held: list[Any] = []  # storages that are alive have different addresses
@@ -243,24 +244,24 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _attention(node: fx.Node, run: _SavingRun, values: Mapping[str, Any]) -> Any:
-    """Run an attention as torch does on a CPU, where it has a kernel that stores no scores.
+    """Run an attention with the kernel that stores no scores, wherever there is one.
 
-    Meta tensors have the plain formula only.
+    On other devices than the CPU there always is. Meta tensors have the plain formula only.
     """
-    query, key, value = (values.get(name) for name in ("query", "key", "value"))
-    if not all(isinstance(t, Tensor) for t in (query, key, value)):
+    operands = [values.get(name) for name in ("query", "key", "value")]
+    mask, dropout = values.get("attn_mask"), float(values.get("dropout_p") or 0.0)
+    is_causal, scale = bool(values.get("is_causal")), values.get("scale")
+    if not all(isinstance(t, Tensor) and t.dim() == 4 for t in operands):
         return run.plain(node)
-    mask, scale = values.get("attn_mask"), values.get("scale")
-    dropout, is_causal = float(values.get("dropout_p") or 0.0), bool(values.get("is_causal"))
-    settings: dict[str, Any] = {"scale": scale, "enable_gqa": bool(values.get("enable_gqa"))}
-    parts = [_first_row(t) for t in (query, key, value)]
-    examples = (*parts, None if mask is None else _first_row(mask), dropout, is_causal)
-    if torch._fused_sdp_choice(*examples, **settings) != FLASH:
-        return run.plain(node)
+    if run.device == "cpu":
+        parts = [None if t is None else _first_row(t) for t in (*operands, mask)]
+        settings: dict[str, Any] = {"scale": scale, "enable_gqa": bool(values.get("enable_gqa"))}
+        if torch._fused_sdp_choice(*parts, dropout, is_causal, **settings) != FLASH:
+            return run.plain(node)
     if mask is not None and mask.dtype == torch.bool:
-        mask = torch.empty_like(mask, dtype=parts[0].dtype)
+        mask = torch.empty_like(mask, dtype=values["query"].dtype)
     fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    return fused(query, key, value, dropout, is_causal, attn_mask=mask, scale=scale)[0]
+    return fused(*operands, dropout, is_causal, attn_mask=mask, scale=scale)[0]
 
 
 def _first_row(tensor: Any) -> Tensor:
