@@ -68,6 +68,5 @@ def test_recomputed_segments_compute_the_same_on_two_processes():
     jobs = {(m, "2, best in less"): memory_job(m, "2, best in less") for m in ("mlp", "bert")}
     for case in [("mlp", "2, fsdp"), ("gpt2", "2, megatron"), ("llama", "2, fsdp")]:
         jobs[case] = all_recomputed(memory_job(*case))
-    assert all(job.plan.recomputed for job in jobs.values())
     for case, result in zip(jobs, verify_plans(list(jobs.values())), strict=True):
         assert result.is_equal, (case, result)
