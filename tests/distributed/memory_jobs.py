@@ -105,8 +105,8 @@ SPLITS: dict[str, tuple[tuple[int, ...], str, float | None]] = {
     "4, fsdp": ((4,), "fsdp", None),
     "2x2, megatron": ((2, 2), "megatron", None),
     "2x2, best": ((2, 2), "best", None),
-    "1, best in less": ((1,), "best", 0.75),
-    "2, best in less": ((2,), "best", 0.75),
+    "1, best in less": ((1,), "best", 0.85),
+    "2, best in less": ((2,), "best", 0.85),
 }
 """Name -> mesh, plan, and memory as a share of what the plan without a limit needs."""
 
