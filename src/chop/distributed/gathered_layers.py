@@ -48,7 +48,9 @@ def gathered_layers(
     """Return the layers of a part with parameters for FSDP2, by target, all along one axis.
 
     A layer that runs twice, or a parameter that two layers share, is left to the plan's own
-    conversions. So is everything if the axes of a mesh of several axes have no names.
+    conversions. So is everything if the axes of a mesh of several axes have no names, and a
+    parameter whose gradient is also added up along another axis: FSDP2 would add up its parts after
+    that, and the plan does so before, with fewer bytes.
     """
     if mesh.mesh_dim_names is None and len(mesh.shape) > 1:
         return {}
@@ -87,7 +89,9 @@ def _gathered_along(
             continue
         strategy, name = plan.strategies[value][axis], full_name.removeprefix(f"{target}.")
         dim = sharded_dim(strategy.state or strategy.result)
-        if dim is not None and plan.uses(node.name, name)[axis] == GATHERED:
+        uses = plan.uses(node.name, name)
+        is_added_up = any(use.gradient == PARTIAL for i, use in enumerate(uses) if i != axis)
+        if dim is not None and uses[axis] == GATHERED and not is_added_up:
             dims.setdefault(target, {})[name] = dim
             freed |= {target} if strategy.is_freed else set()
     return {t: GatheredParameters(axis, each, t in freed) for t, each in dims.items()}
