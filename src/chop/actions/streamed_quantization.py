@@ -264,6 +264,8 @@ def quantize_stream(
     check_out(plan.folder, out)
     report = progress or (lambda *_: None)
     if ROTATE not in plan.request.methods:
+        for other in out.glob(f"{ROTATED}*"):
+            remove_whole(other)
         return _quantize_layers(plan, out, report)
     rotated = work_folder(out, ROTATED, plan.fingerprint)
     records = rotate_folder(plan.rotation, rotated, report)
