@@ -12,8 +12,9 @@ from safetensors import safe_open
 import mase
 from chop import MaseGraph
 from chop.actions.stream_memory import predict
+from chop.actions.stream_request import StreamRequest
 from chop.actions.streamed_allocation import StreamAllocation, StreamSensitivities
-from chop.actions.streamed_quantization import StreamRequest, plan_stream, quantize_stream
+from chop.actions.streamed_quantization import plan_stream, quantize_stream
 from chop.errors import ConfigError
 from chop.passes import sensitivity_analysis_pass
 from chop.passes.graph.analysis.sensitivity import layers_with_weights
