@@ -21,13 +21,8 @@ from chop.actions import stream_memory
 from chop.actions.decoder_stream import DecoderStream
 from chop.actions.post_training import METHODS, quantize_with_data
 from chop.actions.stream_memory import DataSize, check_memory, predict
-from chop.actions.streamed_quantization import (
-    AVAILABLE,
-    WEIGHT_ALONE,
-    StreamRequest,
-    plan_stream,
-    quantize_stream,
-)
+from chop.actions.stream_request import AVAILABLE, StreamRequest
+from chop.actions.streamed_quantization import WEIGHT_ALONE, plan_stream, quantize_stream
 from chop.cli.memory_limit import limit_bytes
 from chop.errors import ChopError, ConfigError, ExportError
 from chop.export import from_compressed_tensors, to_compressed_tensors
@@ -281,6 +276,7 @@ def test_another_request_starts_again(source, tmp_path):
 
 KILLED = """
 import sys, torch
+from chop.actions.stream_request import *
 from chop.actions.streamed_quantization import *
 generator = torch.Generator().manual_seed(1)
 data = [{"input_ids": torch.randint(0, 96, (3, 20), generator=generator)} for _ in range(2)]

@@ -12,12 +12,8 @@ from chop import MaseGraph
 from chop.actions import streamed_rotation
 from chop.actions.post_training import quantize_with_data
 from chop.actions.stream_memory import check_memory, predict
-from chop.actions.streamed_quantization import (
-    WEIGHT_ALONE,
-    StreamRequest,
-    plan_stream,
-    quantize_stream,
-)
+from chop.actions.stream_request import StreamRequest
+from chop.actions.streamed_quantization import WEIGHT_ALONE, plan_stream, quantize_stream
 from chop.actions.streamed_rotation import rotate_folder
 from chop.errors import ConfigError
 from chop.export import to_compressed_tensors

@@ -141,7 +141,7 @@ class FormatChoices:
         rows = problem.best()
         own = {table[i]["node"]: table[i]["format"] for i in rows}
         assignment = {node: own[first] for node, first in self.groups.items() if first in own}
-        record = {
+        record: dict[str, Any] = {
             "assignment": budget.spread(assignment),
             "bits": budget.overall_bits(problem.cost(rows)),
             "weights": budget.total,

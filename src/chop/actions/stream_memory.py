@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from chop.actions.decoder_stream import DecoderStream
-from chop.actions.streamed_quantization import NOW, Batch, StreamPlan, StreamRequest
+from chop.actions.stream_request import NOW, StreamRequest
+from chop.actions.streamed_quantization import Batch, StreamPlan
 from chop.actions.streamed_rotation import ROTATE, ROWS_AT_ONCE, surroundings
 from chop.errors import ConfigError
 from chop.export.model_free import GIB

@@ -192,7 +192,7 @@ class StreamSensitivities:
         for (number, path), layer in layers.items():
             for label, form in self.allocation.forms.items():
                 moves = torch.cat([each[f"{number}.{path}:{label}"] for each in stored]) * scale
-                row = {"node": layer.name, "module": layer.name, "format": label}
+                row: dict[str, Any] = {"node": layer.name, "module": layer.name, "format": label}
                 row |= {"elements": layer.elements, "bits": form.bits}
                 table.append(row | {"loss": float(moves.square().sum()), "moves": moves.tolist()})
         groups = fused_groups(layers.values(), self.allocation.fusable)

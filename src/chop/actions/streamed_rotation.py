@@ -300,7 +300,8 @@ def _rotated_rows(plan: StreamRotation, name: str, factors: Tensor | None = None
     stored = plan.stream.parts(name)[0].name
     with mapped_tensor(plan.stream.files[stored], stored) as matrix:
         result = torch.empty(matrix.shape, dtype=matrix.dtype)
-        for rows, own in zip(matrix.split(ROWS_AT_ONCE), result.split(ROWS_AT_ONCE), strict=True):
+        parts = (torch.split(each, ROWS_AT_ONCE) for each in (matrix, result))
+        for rows, own in zip(*parts, strict=True):
             own.copy_(_rotated(plan, rows.float(), factors))
     return result
 

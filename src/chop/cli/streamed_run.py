@@ -10,14 +10,9 @@ from chop.actions.peak_memory import reset_peak, resident_bytes
 from chop.actions.post_training import BUDGET_FORMATS, weight_formats
 from chop.actions.records import write_csv
 from chop.actions.stream_memory import check_memory, predict
+from chop.actions.stream_request import StreamRequest, check_methods
 from chop.actions.streamed_allocation import StreamAllocation, weight_elements
-from chop.actions.streamed_quantization import (
-    StreamPlan,
-    StreamRequest,
-    check_methods,
-    plan_stream,
-    quantize_stream,
-)
+from chop.actions.streamed_quantization import StreamPlan, plan_stream, quantize_stream
 from chop.actions.targets import DEFAULT_TARGET, SHIPPED_WIDTHS, Target, check_target
 from chop.cli.allocation_budget import parsed_budget
 from chop.cli.data import require_data
