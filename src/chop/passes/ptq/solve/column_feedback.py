@@ -24,8 +24,7 @@ from chop.passes.ptq.observe.stored_matrix import (
     steps,
     weight_slices,
 )
-from chop.passes.ptq.solve.column_kernels import BLOCK as BLOCK
-from chop.passes.ptq.solve.column_kernels import ColumnBlock, ColumnKernels
+from chop.passes.ptq.solve.column_kernels import BLOCK, ColumnBlock, ColumnKernels
 from chop.passes.ptq.solve.weight_grid import WeightGrid
 
 
@@ -142,10 +141,10 @@ class ColumnRounding:
         grid, order = self.grid, self.order
         work = weight[:, order].clone()
         ranges = _RangesInTurn(self, work, grid.chosen_range(weight, self.importance))
-        kernels = grid.kernels(weight)
-        if kernels is not None and isinstance(self.factor, Tensor):
+        kernels = grid.kernels(weight) if isinstance(self.factor, Tensor) else None
+        if kernels is not None:
             unpruned = None if mask is None else mask[:, order].contiguous()
-            _round_by_kernels(kernels, work, self.factor, ranges, unpruned)
+            _round_by_kernels(kernels, work, self.factor, ranges, unpruned)  # type: ignore[arg-type]
         else:
             numbers, column_of = grid.groups[order].tolist(), order.tolist()
 

@@ -184,10 +184,10 @@ def kernel(device: torch.device, name: str, rounding: str | None) -> nvrtc.Funct
 
 def defines(rounding: str | None) -> dict[str, int | str]:
     """Return the constants that the source needs."""
-    rule: dict[str, int | str] = {"RULE": "Table", "ROUNDING": 0}
+    rule = {"RULE": "Table", "ROUNDING": 0}
     if rounding is not None:
         rule = {"RULE": "Integers", "ROUNDING": ROUNDINGS.index(rounding)}
-    return {**rule, "BLOCK": BLOCK, "LANES": LANES}
+    return {**rule, "BLOCK": BLOCK, "LANES": LANES}  # type: ignore[dict-item]
 
 
 def source() -> str:

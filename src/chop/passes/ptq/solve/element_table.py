@@ -67,8 +67,7 @@ def element_table(blocks: BlockQuantizer) -> ElementTable | None:
     if codes is None or blocks.is_random or not _has_fixed_scales(blocks):
         return None
     codes = codes[codes.isfinite()]
-    places = ordered_bits(_elements(blocks, codes))
-    values = _number(places.unique())  # type: ignore[no-untyped-call]
+    values = _number(ordered_bits(_elements(blocks, codes)).unique())  # type: ignore[no-untyped-call]
     low, high = ordered_bits(values)[:-1], ordered_bits(values)[1:]
     upper = high
     while ((high - low) > 1).any():

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from chop.passes.ptq.observe.stored_matrix import Matrix, product, rows_of, steps
-from chop.passes.ptq.solve.column_feedback import masked_column, output_error
-from chop.passes.ptq.solve.column_kernels import BLOCK, ColumnBlock
+from chop.passes.ptq.solve.column_feedback import BLOCK, masked_column, output_error  # type: ignore[attr-defined]
+from chop.passes.ptq.solve.column_kernels import ColumnBlock
 from chop.passes.ptq.solve.weight_grid import WeightGrid
 
 
