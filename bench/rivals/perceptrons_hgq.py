@@ -70,6 +70,10 @@ class Subject:
     inputs: int
     image: dict[str, Any]
     """Format of an input at the start, and its rounding."""
+    whole: int
+    """Bits of a weight before the point at the start; HGQ2's default is 2."""
+    fraction: int
+    """Bits of a hidden number behind the point at the start; HGQ2's default is 2."""
     unit: float
     """Number that a code of the file stands for."""
     least: float
@@ -92,6 +96,8 @@ SUBJECTS = {
     "digits": Subject(
         inputs=64,
         image={"k0": False, "i0": 1, "f0": 4},
+        whole=2,
+        fraction=2,
         unit=1.0,
         least=0.92,
         moved=False,
@@ -100,14 +106,16 @@ SUBJECTS = {
     "mnist": Subject(
         inputs=784,
         image={"k0": False, "i0": 0, "f0": 2, "round_mode": "TRN"},
+        whole=-2,  # weights of 784 inputs start below 0.09
+        fraction=4,
         unit=1 / 256,
         least=0.95,
         moved=True,
         runs=(
-            Run(1e-6, 5e-5, 5e-3, 1024, 3, (64, 32), 120),
-            Run(1e-6, 2e-5, 5e-3, 1024, 3, (64, 32), 120, seed=1),
-            Run(1e-6, 5e-5, 5e-3, 1024, 3, (128, 32), 120, seed=2),
-            Run(1e-6, 5e-5, 5e-3, 1024, 3, (64,), 120, seed=3),
+            Run(1e-6, 5e-5, 5e-3, 1024, 4, (64, 32), 120),
+            Run(1e-6, 2e-5, 5e-3, 1024, 4, (64, 32), 120, seed=1),
+            Run(1e-6, 5e-5, 5e-3, 1024, 4, (128, 32), 120, seed=2),
+            Run(1e-6, 5e-5, 5e-3, 1024, 4, (64,), 120, seed=3),
         ),
     ),
 }
@@ -190,7 +198,8 @@ def model_of(subject: Subject, run: Run) -> Any:
     with (
         QuantizerConfigScope(place="all", default_q_type="kbi", overflow_mode="SAT_SYM"),
         QuantizerConfigScope(place="datalane", default_q_type="kif", overflow_mode="WRAP"),
-        QuantizerConfigScope(place="weight", b0=run.width),
+        QuantizerConfigScope(place="datalane", f0=subject.fraction),
+        QuantizerConfigScope(place="weight", b0=run.width, i0=subject.whole),
         LayerConfigScope(enable_ebops=True, beta0=run.beta0),
     ):
         image = QuantizerConfig("kif", "datalane", **subject.image)
