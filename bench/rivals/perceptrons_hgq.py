@@ -61,6 +61,8 @@ class Run:
     hidden: tuple[int, ...]
     epochs: int
     seed: int = 0
+    image_bits: int | None = None
+    """Bits of an input behind the point at the start; None: as the subject says."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,9 @@ SUBJECTS = {
         moved=True,
         runs=(
             Run(1e-6, 5e-5, 5e-3, 1024, 4, (64, 32), 120),
-            Run(1e-6, 2e-5, 5e-3, 1024, 4, (64, 32), 120, seed=1),
-            Run(1e-6, 5e-5, 5e-3, 1024, 4, (128, 32), 120, seed=2),
-            Run(1e-6, 5e-5, 5e-3, 1024, 4, (64,), 120, seed=3),
+            Run(1e-6, 3e-5, 3e-3, 1024, 4, (64, 32), 120, seed=1, image_bits=1),
+            Run(1e-6, 3e-5, 3e-3, 1024, 4, (32,), 120, seed=2, image_bits=1),
+            Run(1e-6, 3e-5, 3e-3, 1024, 4, (128, 32), 120, seed=3, image_bits=1),
         ),
     ),
 }
@@ -202,7 +204,8 @@ def model_of(subject: Subject, run: Run) -> Any:
         QuantizerConfigScope(place="weight", b0=run.width, i0=subject.whole),
         LayerConfigScope(enable_ebops=True, beta0=run.beta0),
     ):
-        image = QuantizerConfig("kif", "datalane", **subject.image)
+        bits = {} if run.image_bits is None else {"f0": run.image_bits}
+        image = QuantizerConfig("kif", "datalane", **{**subject.image, **bits})
         first, *others = run.hidden
         return keras.Sequential(
             [
