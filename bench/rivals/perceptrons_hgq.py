@@ -80,6 +80,8 @@ class Subject:
     """Number that a code of the file stands for."""
     least: float
     """Models at or below this accuracy are not kept."""
+    most: float
+    """Models above this estimate of HGQ2's are not converted."""
     moved: bool
     """Training images are moved by up to one pixel, as those of `mnist_tables.py` are."""
     runs: tuple[Run, ...]
@@ -102,6 +104,7 @@ SUBJECTS = {
         fraction=2,
         unit=1.0,
         least=0.92,
+        most=float("inf"),
         moved=False,
         runs=tuple(_digits()),
     ),
@@ -112,6 +115,7 @@ SUBJECTS = {
         fraction=4,
         unit=1 / 256,
         least=0.95,
+        most=45_000,
         moved=True,
         runs=(
             Run(1e-6, 5e-5, 5e-3, 1024, 4, (64, 32), 120),
@@ -306,12 +310,17 @@ def versions() -> dict[str, str]:
 # -- hardware --------------------------------------------------------------------------------------
 
 
-def kept(folder: Path, most: int) -> list[Path]:
-    """Return the model with the least estimate for each accuracy, on the front or near it."""
+def kept(folder: Path, most: int, largest: float = float("inf")) -> list[Path]:
+    """Return the model with the least estimate for each accuracy, on the front or near it.
+
+    `most`: number of models; `largest`: estimate that none exceeds.
+    """
     found: dict[float, tuple[float, Path]] = {}
     for path in sorted(folder.glob("run*/*.keras")):
         _, accuracy, estimate = path.stem.split("_")
         each = (float(estimate), path)
+        if each[0] > largest:
+            continue
         found[float(accuracy)] = min(found.get(float(accuracy), each), each)
     front: list[tuple[float, Path]] = []
     for accuracy in sorted(found, reverse=True):
@@ -428,7 +437,7 @@ def convert_all(args: argparse.Namespace) -> None:
     jobs = [
         (args.subject, args.file, path, args.folder / f"rtl_{path.parent.name}_{path.stem}_{n}", w)
         for n, w in enumerate(WAYS[: args.ways])
-        for path in kept(args.folder, args.models)
+        for path in kept(args.folder, args.models, SUBJECTS[args.subject].most)
         if (f"{path.parent.name}/{path.name}", *w) not in done
     ]
     print(len(jobs), "conversions", flush=True)

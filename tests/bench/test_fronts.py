@@ -54,6 +54,7 @@ def test_models_far_behind_the_front_are_not_converted(rival, tmp_path):
     models(tmp_path, (0.97, 5000), (0.96, 6000), (0.95, 3000), (0.97, 5100), (0.94, 3200))
     chosen = names(rival.kept(tmp_path, 9))
     assert chosen == ["0.97000_5000", "0.95000_3000", "0.94000_3200"]
+    assert names(rival.kept(tmp_path, 9, 4000)) == chosen[1:]
 
 
 def test_few_models_of_many_are_spread_over_the_estimates(rival, tmp_path):
