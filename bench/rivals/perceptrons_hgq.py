@@ -96,6 +96,16 @@ def _digits() -> Iterator[Run]:
             yield from (Run(b0, b1, rate, 512, width, (32,), 300) for width in (3, 4))
 
 
+def _mnist() -> Iterator[Run]:
+    """Yield four short runs, for one core, and twelve longer ones."""
+    yield Run(1e-6, 5e-5, 5e-3, 1024, 4, (64, 32), 120)
+    for seed, hidden in enumerate(((64, 32), (32,), (128, 32)), 1):
+        yield Run(1e-6, 3e-5, 3e-3, 1024, 4, hidden, 120, seed, image_bits=1)
+    for hidden in ((64, 32), (32,), (128, 32), (64,)):
+        for beta in (3e-5, 1e-4, 3e-4):
+            yield Run(1e-6, beta, 3e-3, 1024, 4, hidden, 250, seed=4, image_bits=1)
+
+
 SUBJECTS = {
     "digits": Subject(
         inputs=64,
@@ -117,12 +127,7 @@ SUBJECTS = {
         least=0.95,
         most=45_000,
         moved=True,
-        runs=(
-            Run(1e-6, 5e-5, 5e-3, 1024, 4, (64, 32), 120),
-            Run(1e-6, 3e-5, 3e-3, 1024, 4, (64, 32), 120, seed=1, image_bits=1),
-            Run(1e-6, 3e-5, 3e-3, 1024, 4, (32,), 120, seed=2, image_bits=1),
-            Run(1e-6, 3e-5, 3e-3, 1024, 4, (128, 32), 120, seed=3, image_bits=1),
-        ),
+        runs=tuple(_mnist()),
     ),
 }
 
