@@ -2,7 +2,7 @@
 
     python bench/constant_digits.py search out/constant_digits  # trains
     python bench/constant_digits.py build out/constant_digits   # the front: RTL, simulation, cells
-    python bench/constant_digits.py rival out/hgq/rows.json …   # of bench/rivals/digits_hgq.py
+    python bench/constant_digits.py rival out/hgq/rows.json …   # of bench/rivals/perceptrons_hgq.py
 
 Ours: fixed point of a few bits, trained in it; each neuron keeps its largest weights (pruning by
 row, on the cubic schedule, while it trains); `multiplier = {"*": "tables"}` in hardware. Of a run,
@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from constant_weights import FlatMlp, cells
+from measuring.fronts import fewest_luts, front
 from measuring.loading import load
 from measuring.record import save_section
 from torch import Tensor, nn
@@ -63,7 +64,7 @@ TRAINED = {
     "trained_with": "HGQ2 0.2.0, keras 3.15.1 (torch 2.11), alkaid 0.8.2, Python 3.12",
     "trained_on": "x86-64, 16 cores, a run for each",
 }
-"""Where `bench/rivals/digits_hgq.py` ran; it has no record of its own."""
+"""Where `bench/rivals/perceptrons_hgq.py` ran, as an earlier form with 200 s for each run."""
 
 
 def settings() -> list[Setting]:
@@ -193,15 +194,6 @@ def reload(row: dict[str, Any], folder: Path, data: Any) -> tuple[Setting, MaseG
     return setting, graph
 
 
-def front(rows: list[dict[str, Any]], size: str) -> list[dict[str, Any]]:
-    """Those that no other one beats in both."""
-    kept: list[dict[str, Any]] = []
-    for row in sorted(rows, key=lambda r: (r[size], -r["right"])):
-        if not kept or row["right"] > kept[-1]["right"]:
-            kept.append(row)
-    return kept
-
-
 def search(args: argparse.Namespace) -> None:
     """Train many settings; the front by estimate, and what is near it."""
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -248,11 +240,8 @@ def build(args: argparse.Namespace) -> None:
 def rival(args: argparse.Namespace) -> None:
     """The front of HGQ2 and alkaid: of each model the fewest LUTs of its conversions."""
     rows = [row for file in args.files for row in json.loads(file.read_text())]
-    models: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        if "lut" in row and row["lut"] < models.get(row["model"], row | {"lut": 1 << 30})["lut"]:
-            models[row["model"]] = row
-    found = front(list(models.values()), "lut")
+    models = fewest_luts(rows)
+    found = front(models, "lut")
     told = {"conversions": len(rows), "models": len(models), "front": found, **TRAINED}
     save_section("constant_digits", "hgq2_alkaid", told)
     for row in found:

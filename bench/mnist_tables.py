@@ -4,6 +4,7 @@
     python bench/mnist_tables.py train package/data bench/mnist medium
     python bench/mnist_tables.py build package/data bench/mnist medium
     python bench/mnist_tables.py build package/data bench/mnist medium --class --part ecp5-85k
+    python bench/mnist_tables.py rival out/hgq   # of bench/rivals/perceptrons_hgq.py
 
 `train` learns from 50,000 images and stores the tables of the epoch with the most right answers on
 the 10,000 training images that are kept back. Test images are not read. After an interruption, the
@@ -18,6 +19,9 @@ Counted: the comparisons of the thermometer code, all tables, the sums of the te
 `--class` the choice of the largest one, their registers and the output buffer. Inputs are 784
 pixels of 8 bits. On a part, the pixels come through a shift register, because no package has so
 many pins; it is counted too.
+
+`rival` stores what HGQ2 and alkaid reach on the same images with the same split: of each model the
+conversion with the fewest LUTs, and the front of those by test accuracy.
 """
 
 from __future__ import annotations
@@ -54,6 +58,10 @@ LITERATURE = {
 }
 """Figures of publications, not measured here. LUTs are Vivado's there, and the papers may count the
 thermometer code and the choice of the largest sum differently."""
+
+LAYERS = ("chop/nn/modules/lookup_tables.py",)
+SYNTHESIS = ("chop/hw/flow/synth.py",)
+"""Modules of src that a result depends on, beside those of its design."""
 
 
 @dataclass(frozen=True)
@@ -325,6 +333,7 @@ def folding(args: argparse.Namespace) -> dict[str, Any]:
 
 def build(args: argparse.Namespace) -> None:
     """Simulate all test images, count cells and store the result."""
+    from measuring.design_code import ROUTING, design_code
     from measuring.record import save_section
 
     from chop.actions import build_hardware
@@ -369,7 +378,8 @@ def build(args: argparse.Namespace) -> None:
     }
     print(json.dumps(results, indent=1))
     name = f"{args.name}{' class' * args.gives_class}{f' on {args.part}' if args.part else ''}"
-    print(save_section("mnist_tables", name, results))
+    places = design_code(built.lowered.design, ROUTING if args.part else SYNTHESIS)
+    print(save_section("mnist_tables", name, results, places=(*places, *LAYERS)))
 
 
 def cells_of(built: Any) -> dict[str, Any]:
@@ -381,6 +391,30 @@ def cells_of(built: Any) -> dict[str, Any]:
         return {"xc7": {kind: getattr(built.area, kind) for kind in kinds}}
     routed = records(built.routed)
     return {key: routed[key] for key in ("part", "device", "clocks", "mhz", "used", "available")}
+
+
+def rival(args: argparse.Namespace) -> None:
+    """Store the conversions of HGQ2's models by alkaid, and their front."""
+    from measuring.fronts import fewest_luts, front
+    from measuring.record import save_section
+
+    rows = json.loads((args.folder / "rows.json").read_text())
+    models = fewest_luts(rows)
+    settings = {
+        file.parent.name: json.loads(file.read_text())
+        for file in sorted(args.folder.glob("run*/settings.json"))
+    }
+    found = front(models, "lut")
+    results = {
+        "conversions": sum("lut" in row for row in rows),
+        "test_images": 10_000,
+        "front": found,
+        "others": [row for row in sorted(models, key=lambda r: r["lut"]) if row not in found],
+        "runs": settings,
+    }
+    for row in found:
+        print(row["right"], row["lut"], row["ff"], row["latency"])
+    print(save_section("mnist_tables", "hgq2_alkaid", results, places=SYNTHESIS))
 
 
 def main() -> None:
@@ -402,6 +436,9 @@ def main() -> None:
             step.add_argument("--class", dest="gives_class", action="store_true")
             step.add_argument("--part", help="place and route on this part, such as ecp5-85k")
             step.add_argument("--seeds", type=int, nargs="+", default=[1])
+    comparing = steps.add_parser("rival")
+    comparing.add_argument("folder", type=Path, help="of the rival's models and rows")
+    comparing.set_defaults(run=rival)
     args = parser.parse_args()
     args.run(args)
 

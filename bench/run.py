@@ -146,7 +146,7 @@ BY_HAND = {
     "ptq/rival_llmcompressor.py": "needs another tool in an environment of its own",
     "ptq/solver.py": "compares with wheels of another tool",
     "rivals/attention.py": "needs another tool in an environment of its own",
-    "rivals/digits_hgq.py": "needs another tool in an environment of its own",
+    "rivals/perceptrons_hgq.py": "needs another tool in an environment of its own",
     "imdb/report.py": "writes tables from results",
     "ptq/report.py": "writes tables from results",
     "search/report.py": "writes tables from results",

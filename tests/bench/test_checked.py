@@ -27,7 +27,6 @@ CLOCK_OWNERS = {
     "imdb/run.py": "budget of a run that trains for hours; its figure is accuracy",
     "ptq/rows.py": "duration of a row whose figure is perplexity, in rivals' interpreters too",
     "search/run.py": "budget of a search of hours, shared by processes",
-    "rivals/digits_hgq.py": "runs in the interpreter of another tool, fitting epochs to a budget",
 }
 """File -> why it may read a clock."""
 PROGRESS = {
