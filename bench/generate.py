@@ -8,6 +8,7 @@ tokens  greedy tokens of llama-imdb after every step that should not change them
 cache   the same model with its cache in other number formats: capacity, agreement, perplexity
 decode  the time of one token of a Llama with random weights, batch 1, static cache: bfloat16 and
         packed weights, eager and compiled (on a GPU as CUDA graphs), and ratios to bfloat16
+batches tokens per second of that Llama, compiled, at batch 1, 8 and 32
 rounded the same where layers round what they read to MXINT8, with and without the norms' help
 
 To add a section, add a module there and a row to SECTIONS. Results go to
@@ -30,7 +31,13 @@ import transformers
 from measuring.record import save_section
 
 sys.path.append(str(Path(__file__).parent / "generation"))
-SECTIONS = {"tokens": "tokens", "cache": "caches", "decode": "decode", "rounded": "rounded"}
+SECTIONS = {
+    "tokens": "tokens",
+    "cache": "caches",
+    "decode": "decode",
+    "batches": "batches",
+    "rounded": "rounded",
+}
 """Sections, and the module of each: its `measure(options)` gives records."""
 FORMATS = ("bfloat16", "mxint8", "mxint4", "mxfp8", "mxfp4")
 """Of weights; each as it is and fused."""
@@ -45,7 +52,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data", help="folder with calibration.npz and held.npz")
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--new", type=int, default=80, help="tokens for each prompt")
-    parser.add_argument("--shape", choices=("8b", "1b", "tiny"), default="8b", help="of decode")
+    parser.add_argument(
+        "--shape", choices=("8b", "1b", "tiny"), default="8b", help="of decode and batches"
+    )
     formats = [name + how for name in FORMATS for how in ("", "+fused")]
     parser.add_argument("--formats", default=",".join(formats), help="of decode")
     return parser.parse_args()

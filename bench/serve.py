@@ -361,9 +361,11 @@ def show(results: dict[str, Any]) -> None:
 
 ALL_TINY = {"section": "tiny", "questions": 24, "tokens": 12, "leak": 10_000, "kill": True}
 ALL_MODEL = {
-    "section": "model", "requests": 200, "questions": 8, "tokens": 64, "batch": 8, "malformed": 0
+    "section": "model", "requests": 200, "questions": 8, "tokens": 64, "batch": 8, "malformed": 0,
+    "each": 48,
 }  # fmt: skip
-"""Settings of `all` that differ from the default ones."""
+"""Settings of `all` that differ from the default ones. With 48 requests in a round, 8 clients have
+six each, so that the batch is full for most of it."""
 
 
 def main() -> None:

@@ -7,12 +7,18 @@ each really holds, and how far its outputs and gradients are from those of the w
 `shard_plans.py` plans Llama-3 shapes on 64 to 1,024 devices.
 
     python bench/shard.py [--rounds N] [--batch N] [--length N]
+    python bench/shard.py --only memory | brute_force
+
+What measures no time are programs of their own: `shard_memory.py` compares predicted and held
+memory, and `shard_brute_force.py` the planner with every plan of small problems. `--only` starts
+one of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,6 +39,8 @@ from chop import MaseGraph
 from chop.distributed import Mesh, fixed_plan, make_plan
 from chop.distributed.verify_plan import verify_plan
 
+PROGRAMS = {"memory": "shard_memory.py", "brute_force": "shard_brute_force.py"}
+"""Program of each part that measures no time."""
 LIMITS = {"depth_exponent": 1.2, "seconds_at_12_layers": 10.0}
 MESH = (2,)
 
@@ -103,7 +111,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--only", choices=PROGRAMS, help="run this part, and measure no time")
     options = parser.parse_args()
+    if options.only:
+        program = Path(__file__).with_name(PROGRAMS[options.only])
+        return subprocess.run([sys.executable, str(program)], check=False).returncode
     transformers.logging.set_verbosity_error()
     rows = []
     for layers in (12, 24, 48):

@@ -17,6 +17,7 @@ import multiprocessing
 import re
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections import Counter
@@ -45,6 +46,8 @@ from chop.log import get_logger  # noqa: E402
 ROWS = ROOT / "out" / "coverage"
 PAGE = ROOT / "docs" / "coverage.md"
 GOOD = ("yes", "guarded")
+ONE_FORK = threading.Lock()
+"""Packages such as filelock refuse a fork while another thread forks."""
 
 
 def same(ours: Any, theirs: Any) -> bool:
@@ -198,7 +201,8 @@ def _file(kind: str) -> Path:
 def tried(kind: str, limit: float) -> dict[str, Any]:
     """The row of `kind`, made in a process of its own."""
     process = multiprocessing.get_context("fork").Process(target=_save_row, args=(kind,))
-    process.start()
+    with ONE_FORK:
+        process.start()
     process.join(limit)
     if process.is_alive():
         process.kill()

@@ -138,3 +138,16 @@ def test_the_allocator_can_be_told_to_keep_memory():
         "assert tune_allocator() == (platform.libc_ver()[0] == 'glibc')"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_freed_memory_returns_to_the_system():
+    program = (
+        "import platform, re; from pathlib import Path;"
+        "from chop.native import return_freed_memory;"
+        "status = Path('/proc/self/status');"
+        "used = lambda: int(re.search(r'VmRSS:\\s+(\\d+)', status.read_text())[1]);"
+        "blocks = [bytes(10_000) for _ in range(5_000)]; del blocks[:-1]; before = used();"
+        "assert return_freed_memory() == (platform.libc_ver()[0] == 'glibc');"
+        "assert before - used() > 20_000 or platform.libc_ver()[0] != 'glibc'"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,4 +1,4 @@
-"""The time of one token: a Llama with random weights, batch 1, static cache.
+"""The time of one token: a Llama with random weights, static cache.
 
 Programs are steps of decoding on one cache, launches included, and take turns; each time is the
 mean of a stretch of steps, and the record has the median of stretches. `kind` eager runs the graph
@@ -76,7 +76,7 @@ def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for name in formats:
             graph = base if name == BASE else changed(base, name)
             steps[name] = Step(graph.as_transformers(), asked.device, compiled)
-        yield from _records(model, steps, asked, compiled)
+        yield from records_of(model, steps, asked, compiled)
 
 
 def llama(shape: dict[str, int]) -> Any:
@@ -114,8 +114,8 @@ def changed(base: MaseGraph, name: str) -> MaseGraph:
 class Step:
     """One token of decoding after another, on a cache of its own."""
 
-    def __init__(self, model: Any, device: str, compiled: bool) -> None:
-        self.model, self.device = model, device
+    def __init__(self, model: Any, device: str, compiled: bool, batch: int = 1) -> None:
+        self.model, self.device, self.batch = model, device, batch
         self.cache = StaticCache(config=model.config, max_cache_len=LENGTH)
         self.is_graphed = compiled and device == "cuda"
         self.run: Callable[..., Any] = model
@@ -127,13 +127,12 @@ class Step:
 
     @torch.no_grad()
     def _start(self) -> None:
-        draw = torch.Generator().manual_seed(0)
-        prompt = torch.randint(5, 500, (1, PROMPT), generator=draw).to(self.device)
-        self.logits = self.model(input_ids=prompt, past_key_values=self.cache).logits[:, -1]
+        prompts = random_prompts(self.batch, self.device)
+        self.logits = self.model(input_ids=prompts, past_key_values=self.cache).logits[:, -1]
         self.token = self.logits.argmax(-1, keepdim=True)
-        self.position = torch.tensor([[PROMPT]], device=self.device)
-        shape = (1, 1, 1, LENGTH)
-        self.mask = torch.arange(LENGTH, device=self.device).expand(shape) <= self.position
+        self.position = torch.full((self.batch, 1), PROMPT, device=self.device)
+        shape = (self.batch, 1, 1, LENGTH)
+        self.mask = torch.arange(LENGTH, device=self.device).expand(shape) <= PROMPT
 
     def rewind(self) -> None:
         """Go on after the prompt again."""
@@ -163,12 +162,17 @@ class Step:
             self()
 
 
-@torch.no_grad()
-def exact_logits(model: Any, token: torch.Tensor) -> torch.Tensor:
-    """Return the logits after the prompt and `token`: the plain model, without a cache."""
+def random_prompts(batch: int, device: Any) -> torch.Tensor:
+    """Return the same prompts each time."""
     draw = torch.Generator().manual_seed(0)
-    prompt = torch.randint(5, 500, (1, PROMPT), generator=draw).to(token.device)
-    return model(input_ids=torch.cat([prompt, token], 1), use_cache=False).logits[:, -1:]
+    return torch.randint(5, 500, (batch, PROMPT), generator=draw).to(device)
+
+
+@torch.no_grad()
+def exact_logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the logits after the prompts and `tokens`: the plain model, without a cache."""
+    prompts = random_prompts(len(tokens), tokens.device)
+    return model(input_ids=torch.cat([prompts, tokens], 1), use_cache=False).logits[:, -1:]
 
 
 def most_error(name: str) -> float:
@@ -198,9 +202,10 @@ def with_stored_weights(model: Any, form: str) -> Any:
     return stored
 
 
-def _records(
+def records_of(
     model: Any, steps: dict[str, Step], asked: argparse.Namespace, compiled: bool
 ) -> Iterator[dict[str, Any]]:
+    """Check the programs, time them in turns, and yield a record for each."""
     first = {}
     for name, step in steps.items():  # compiled, then recorded as a CUDA graph
         thrice = once(name, lambda s=step: [s.first_logits() for _ in range(3)], bool)

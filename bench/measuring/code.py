@@ -132,6 +132,8 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "quantize_gpu": ("chop/nn/quantizers",),
     "right/hardware": HARDWARE,
     "right/shard": ("chop/distributed",),
+    "right/shard brute force": ("chop/distributed",),
+    "right/shard memory": ("chop/distributed",),
     "right/transformers": CAPTURE,
     "search_engine": ("chop/search",),
     "serve": ("chop/serve", "chop/ir/graph", "chop/kernels"),

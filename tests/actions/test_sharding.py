@@ -59,3 +59,16 @@ def test_stages_and_micro_batches_are_verified_on_processes(counts):
     assert result.verification.is_equal
     assert len(result.verification.parameter_bytes) == 2 * stages
     assert "equal to the whole model" in result.table()
+
+
+def test_stages_of_a_model_with_tied_weights_have_weights_of_their_own():
+    graph, inputs = bert(layers=2, cls="BertForMaskedLM")  # embedding and decoder share a matrix
+    before = copy.deepcopy(graph)
+    result = shard(before, ShardArgs(mesh_shape=(2,), stages=2, micro_batches=2), {**inputs})
+    assert len(result.pipeline.stages) == 2
+    words = [
+        n for n in result.plan.strategies if n.endswith(("word_embeddings.weight", "r.weight"))
+    ]
+    assert {"parameter cls.predictions.decoder.weight"} < set(words)
+    tied = before.model.get_submodule("cls.predictions.decoder").weight
+    assert tied is before.model.get_submodule("bert.embeddings.word_embeddings").weight

@@ -14,7 +14,6 @@ from torch import nn
 from chop import MaseGraph
 from chop.distributed.mesh import Mesh
 from chop.distributed.plan import fixed_plan, make_plan
-from chop.distributed.redistribution import _in_order
 from chop.distributed.sharded_model import apply_plan
 from chop.distributed.split_plan import make_split
 from chop.distributed.step_bytes import sent_bytes, step_bytes
@@ -149,13 +148,6 @@ def test_plans_on_two_processes_compute_hold_and_talk_as_they_say(some):
             assert list(result.sent_bytes) == sent, (name, result)
             if isinstance(job, PlanRun) and not gathers_parameters(job):
                 assert result.collectives == planned_collectives(job), name
-
-
-def test_conversions_shrink_parts_first_and_gather_last():
-    first, last = ("S0", "R"), ("R", "S2")
-    assert _in_order(first, last) == [("S0", "S2"), last]
-    assert _in_order(("P", "S1"), ("R", "R")) == [("R", "S1"), ("R", "R")]
-    assert _in_order(("S0", "S0"), ("R", "S0")) == [("R", "S0")]  # both axes split dimension 0
 
 
 @pytest.mark.slow

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from torch import fx
 
 Row = Mapping[str, Any]
 
@@ -27,13 +26,25 @@ EXPERT = re.compile(r"(.*\.experts)\.[a-z_]+_proj\.\d+")
 """Path of one expert's layer: servers run all experts of a decoder layer as one product."""
 
 
-def fused_groups(nodes: Iterable[fx.Node], server: str | None) -> dict[str, str]:
+class NamedLayer(Protocol):
+    """Node or another record of a layer: its name and the path of its module."""
+
+    @property
+    def name(self) -> str:
+        """Name that tables have."""
+
+    @property
+    def target(self) -> Any:
+        """Path of the module."""
+
+
+def fused_groups(nodes: Iterable[NamedLayer], server: str | None) -> dict[str, str]:
     """Return the first node of the group of each node; without a server each is alone."""
     firsts: dict[tuple[str, Any], str] = {}
     return {node.name: firsts.setdefault(_group(node, server), node.name) for node in nodes}
 
 
-def _group(node: fx.Node, server: str | None) -> tuple[str, Any]:
+def _group(node: NamedLayer, server: str | None) -> tuple[str, Any]:
     """Return the key that the layers of a group share."""
     path = str(node.target)
     expert = EXPERT.fullmatch(path)

@@ -20,7 +20,6 @@ from chop.ir.graph import MaseGraph
 from chop.ir.trace.environment import evaluation_mode
 from chop.log import get_logger
 from chop.passes import (
-    allocate_bits_analysis_pass,
     calibrate_analysis_pass,
     clip_transform_pass,
     correct_bias_transform_pass,
@@ -33,6 +32,7 @@ from chop.passes import (
     sensitivity_analysis_pass,
     smooth_transform_pass,
 )
+from chop.passes.graph.analysis.allocate_bits import AllocateBitsArgs, Problem
 from chop.passes.graph.analysis.sensitivity import layers_with_weights, outputs
 from chop.passes.ptq.observe.held_back import fallbacks
 from chop.passes.rewrite.lift_layers import lift_products
@@ -115,7 +115,6 @@ class FormatChoices:
     with one format, by node.
     """
 
-    graph: MaseGraph
     formats: Mapping[str, Mapping[str, Any]]
     budget: WeightBudget
     table: Sequence[Mapping[str, Any]]
@@ -131,23 +130,23 @@ class FormatChoices:
         """Measure the losses."""
         _, info = sensitivity_analysis_pass(graph, {"data": batches, "formats": formats})
         groups = fused_groups(layers_with_weights(graph), fusable)
-        return FormatChoices(graph, formats, WeightBudget.of(graph, formats), info["table"], groups)
+        return FormatChoices(formats, WeightBudget.of(graph, formats), info["table"], groups)
 
     def within_bits(self, bits: float) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the rules with the least loss for `bits` per weight, and their record."""
         budget = self.budget
         table = one_row_per_group(budget.merged(self.table), self.groups)
         limit = budget.chosen_bits(bits)
-        args = {"table": table, "formats": dict(self.formats), "budget": limit}
-        _, chosen = allocate_bits_analysis_pass(self.graph, args)
-        own = chosen["assignment"]
+        problem = Problem.of(AllocateBitsArgs(table=table, budget=limit))
+        rows = problem.best()
+        own = {table[i]["node"]: table[i]["format"] for i in rows}
         assignment = {node: own[first] for node, first in self.groups.items() if first in own}
         record = {
             "assignment": budget.spread(assignment),
-            "bits": budget.overall_bits(chosen["cost"]),
+            "bits": budget.overall_bits(problem.cost(rows)),
             "weights": budget.total,
             "floats": budget.total - budget.covered,
-            "loss": chosen["loss"],
+            "loss": problem.loss(rows),
         }
         labels = record["assignment"]
         modules = {row["node"]: row["module"] for row in self.table}  # every call of a module

@@ -151,11 +151,14 @@ def shard(graph: MaseGraph, args: ShardArgs, dummy_in: Any = None) -> ShardResul
     init_metadata_analysis_pass(graph)
     add_common_metadata_analysis_pass(graph, {"dummy_in": inputs})
     if args.stages > 1 or args.micro_batches > 1:
-        pipeline = _pipeline(graph, args)
+        _check_pipeline(args)
+        staged, copies = _staged(graph, args, inputs)
+        counts = {"stages": args.stages, "micro_batches": args.micro_batches}
+        pipeline = make_pipeline(staged, args.mesh(), training=args.training, **counts)
         return ShardResult(
             pipeline.plan,
-            _verified_step(graph, args, inputs) if args.verify else None,
-            document=plan_document(pipeline.plan, graph),
+            _verified_step(staged, args, inputs, copies) if args.verify else None,
+            document=plan_document(pipeline.plan, staged),
             pipeline=pipeline,
         )
     fields = AutoshardingArgs.__dataclass_fields__
@@ -185,12 +188,28 @@ def _verified(graph: MaseGraph, plan: Plan, inputs: Any) -> Verification:
     return _checked(verify_plan(graph, plan, inputs))
 
 
-def _verified_step(graph: MaseGraph, args: ShardArgs, inputs: Mapping[str, Any]) -> Verification:
-    """Run a training step of the stages, with parameters that stages share as copies."""
+def _staged(
+    graph: MaseGraph, args: ShardArgs, inputs: Mapping[str, Any]
+) -> tuple[MaseGraph, Mapping[str, str]]:
+    """Return the graph whose layers share no parameters, and which of them are copies.
+
+    A graph that stays in one stage, or that shares none, is returned itself.
+    """
+    listed = (graph.model.named_parameters, graph.model.named_buffers)
+    is_shared = any(len(list(each(remove_duplicate=False))) > len(list(each())) for each in listed)
+    if args.stages == 1 or not is_shared:
+        return graph, {}
     staged = copy.deepcopy(graph)
-    copies = untied(staged.model) if args.stages > 1 else {}
+    copies = untied(staged.model)
     init_metadata_analysis_pass(staged)
     add_common_metadata_analysis_pass(staged, {"dummy_in": inputs})
+    return staged, copies
+
+
+def _verified_step(
+    staged: MaseGraph, args: ShardArgs, inputs: Mapping[str, Any], copies: Mapping[str, str]
+) -> Verification:
+    """Run a training step of the stages."""
     split = make_split(
         staged, args.mesh(), stages=args.stages, micro_batches=args.micro_batches, copies=copies
     )
@@ -215,7 +234,8 @@ def _comparison(graph: MaseGraph, plan: Plan) -> list[dict[str, Any]]:
     return comparison_records(plan, hand_plans(graph, plan.mesh, training=plan.training))
 
 
-def _pipeline(graph: MaseGraph, args: ShardArgs) -> PipelinePlan:
+def _check_pipeline(args: ShardArgs) -> None:
+    """Raise for options that a pipeline does not follow."""
     conflicts = [
         n for n in ("compare", "against", "pins", "only", "transformers") if getattr(args, n)
     ]
@@ -223,8 +243,6 @@ def _pipeline(graph: MaseGraph, args: ShardArgs) -> PipelinePlan:
         raise ConfigError(f"shard: {conflicts[0]} is for plans without a pipeline; remove stages.")
     if args.verify and not args.training:
         raise ConfigError("shard.verify: stages run a training step. Leave out --no-training.")
-    counts = {"stages": args.stages, "micro_batches": args.micro_batches}
-    return make_pipeline(graph, args.mesh(), training=args.training, **counts)
 
 
 def bound_sentence(plan: Plan) -> str:

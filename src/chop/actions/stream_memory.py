@@ -1,7 +1,8 @@
 """Prediction of the peak memory of a quantisation layer by layer.
 
-The peak is the largest of the phases: the importance of rows, which needs the head of the model and
-the gradients of one layer, and the calibration of a layer. Each phase adds up what it holds.
+The peak is the largest of the phases: the rotation of a layer, of the words' table and of the head,
+the importance of rows or the losses of formats, which need the head of the model and the gradients
+of one layer, and the calibration of a layer. Each phase adds up what it holds.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from torch import Tensor, nn
 
 from chop.actions.decoder_stream import DecoderStream
 from chop.actions.streamed_quantization import NOW, Batch, StreamPlan, StreamRequest
+from chop.actions.streamed_rotation import ROTATE, ROWS_AT_ONCE, surroundings
 from chop.errors import ConfigError
 from chop.export.model_free import GIB
 from chop.nn.quantizers import parse_format
+from chop.passes.ptq.observe.curvature import AT_ONCE as PART
+from chop.passes.ptq.observe.curvature import DRAWS
 from chop.passes.ptq.observe.stored_matrix import PANEL_BYTES
 from chop.passes.ptq.observe.stored_sums import WEIGHTS, are_stored
 
@@ -38,20 +42,27 @@ SCORES = 6
 """Copies of the scores of a batch while the loss and its gradient are computed, measured."""
 SAVED = 3
 """Values saved for the gradient of a layer, relative to the outputs of its matrices."""
+ROTATIONS = 4
+"""Matrices (hidden, hidden) in double precision while a layer is rotated: the rotation and its
+construction; and the identity matrices around the layer, before and after, in single precision."""
+ROTATED_BYTES = 24
+"""Bytes of an element of a matrix while it is rotated, in double precision."""
 
 
 @dataclass(frozen=True)
 class DataSize:
-    """Size of calibration data: tokens in all batches and in the largest batch."""
+    """Size of calibration data: tokens in all batches, and tokens and rows of the largest batch."""
 
     tokens: int
     largest: int
+    rows: int = 1
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> DataSize:
         """Return the size of batches whose rows are tokens."""
         counts = [max(t.numel() for t in _tensors(batch)) for batch in batches]
-        return cls(sum(counts), max(counts))
+        rows = max(len(t) for batch in batches for t in _tensors(batch))
+        return cls(sum(counts), max(counts), rows)
 
 
 def _tensors(batch: Mapping[str, Any]) -> list[Tensor]:
@@ -66,13 +77,14 @@ class MemoryPrediction:
     layers: int
     activations: int
     solver: int
-    importance: int
+    gradients: int
+    rotation: int = 0
 
     @property
     def peak(self) -> int:
         """Peak of the process."""
         calibration = self.layers + self.activations + self.solver
-        return self.resident + max(calibration, self.importance)
+        return self.resident + max(calibration, self.gradients, self.rotation)
 
     def __str__(self) -> str:
         parts = {
@@ -82,8 +94,10 @@ class MemoryPrediction:
             "solver": self.solver,
         }
         listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
-        rows = f"importance of rows {self.importance / GIB:.2f}"
-        return f"{self.peak / GIB:.2f} GiB ({listed}; {rows})"
+        others = f"gradients {self.gradients / GIB:.2f}"
+        if self.rotation:
+            others += f"; rotation {self.rotation / GIB:.2f}"
+        return f"{self.peak / GIB:.2f} GiB ({listed}; {others})"
 
 
 def predict(plan: StreamPlan, resident: int) -> MemoryPrediction:
@@ -102,7 +116,8 @@ def _predict(
         _layers(request, shapes) * stream.layer_bytes(layer),
         _activations(request, stream, data, shapes),
         max((_solver(request, *shape) for shape in shapes), default=0),
-        _importance(request, stream, data, shapes) if request.weighs_rows else 0,
+        _backward(request, stream, data, shapes),
+        _rotation(stream, layer, shapes) if ROTATE in request.methods else 0,
     )
 
 
@@ -155,19 +170,52 @@ def _solver(request: StreamRequest, rows: int, columns: int) -> int:
     return DOUBLE_BYTES * max(sums, solve + WEIGHTS * rows * columns) + SLICE_BYTES
 
 
-def _importance(
+def _backward(
     request: StreamRequest, stream: DecoderStream, data: DataSize, shapes: Sequence[torch.Size]
 ) -> int:
-    """Return the memory of a forward and backward run over one batch."""
+    """Return the memory of forward and backward runs over one batch, if a method needs them.
+
+    The importance of rows has one gradient. The losses of formats have several, and look at a part
+    of each matrix for all samples and in all formats.
+    """
+    one = 0
+    if request.weighs_rows:
+        one = _gradients(request, stream, data, shapes, 1)
+    if request.allocation is None:
+        return one
+    tried = (data.rows + len(request.allocation.formats)) * PART
+    several = _gradients(request, stream, data, shapes, DRAWS) + FLOAT_BYTES * tried
+    return max(one, several)
+
+
+def _gradients(
+    request: StreamRequest,
+    stream: DecoderStream,
+    data: DataSize,
+    shapes: Sequence[torch.Size],
+    count: int,
+) -> int:
+    """Return the memory of a run forward, and of one backward from each of `count` gradients."""
     config = stream.model.config.get_text_config()
     boundaries = 1 if request.spill is not None else len(stream.layers)
     hidden: int = config.hidden_size
     vocabulary: int = config.vocab_size
-    inputs = data.largest * hidden * (boundaries + 2)
+    inputs = data.largest * hidden * (boundaries + 1 + count)
     head = vocabulary * (hidden + SCORES * data.largest)
     saved = SAVED * data.largest * sum(shape[0] for shape in shapes)
     layer = stream.layer_bytes(0) // FLOAT_BYTES + saved
     return FLOAT_BYTES * (inputs + max(head, layer))
+
+
+def _rotation(stream: DecoderStream, layer: int, shapes: Sequence[torch.Size]) -> int:
+    """Return the memory of the rotation of a layer, or of the words' table with the mapped one."""
+    config = stream.model.config.get_text_config()
+    hidden: int = config.hidden_size
+    matrix = ROTATIONS * DOUBLE_BYTES * hidden**2
+    work = ROTATED_BYTES * max(shape.numel() for shape in shapes)
+    words = stream.parts(f"{surroundings(stream).words}.weight")[0].name
+    table = 2 * stream.stored[words].nbytes + ROTATED_BYTES * ROWS_AT_ONCE * hidden
+    return matrix + max(2 * stream.layer_bytes(layer) + work, table)
 
 
 Size = tuple[StreamRequest, DataSize]
@@ -214,10 +262,10 @@ def _advice(plan: StreamPlan, resident: int, limit: float, batch_rows: int) -> s
 
 
 def _changes(request: StreamRequest, data: DataSize, batch_rows: int) -> list[Change]:
-    one = DataSize(data.tokens, -(-data.largest // batch_rows))
+    one = DataSize(data.tokens, -(-data.largest // batch_rows), 1)
     changes: list[Change] = [
         ("--spill FOLDER", lambda r, d: (replace(r, spill=r.source), d)),
-        ("--eval-batch-size 1", lambda r, d: (r, replace(d, largest=one.largest))),
+        ("--eval-batch-size 1", lambda r, d: (r, replace(d, largest=one.largest, rows=1))),
     ]
     if "gptq" in request.methods:
         changes += [_gptq_change("rows", "equal"), _gptq_change("target", "rounded")]

@@ -23,12 +23,12 @@ from torch.nn.utils import parametrize
 
 from chop.actions.decoder_stream import DecoderStream
 from chop.actions.stream_importances import first_tensor
-from chop.actions.streamed_quantization import Batch, Progress, StoredInputs
+from chop.actions.streamed_quantization import Batch, Progress, StoredInputs, work_folder
 from chop.errors import ConfigError, ExportError, TrainingError
 from chop.export.hf_folders import CONFIG, INDEX, shard_names
 from chop.export.model_free import GIB, METADATA, copy_others
 from chop.export.safetensors_shards import mapped_tensor, read_header, shard_writer
-from chop.files import make_folder, remove_whole, write_whole
+from chop.files import remove_whole, write_whole
 from chop.ir.graph_fingerprint import LENGTH, add_tensor
 from chop.ir.node_arguments import tensors_in
 from chop.nn.quantizers import Quantizer, parse_format
@@ -151,7 +151,7 @@ def distill_blocks(plan: BlockPlan, out: Path, *, progress: Progress | None = No
     """Write the trained folder to `out`; a killed run of the same request is resumed."""
     if (out / CONFIG).exists():
         raise ExportError(f"{out}: has a model already. Give another folder.")
-    run = _BlockRun(plan, _work_folder(plan, out))
+    run = _BlockRun(plan, work_folder(out, WORK, plan.fingerprint))
     first, seconds = run.first_layer(), []
     count = len(plan.stream.layers)
     if first < count:
@@ -165,16 +165,6 @@ def distill_blocks(plan: BlockPlan, out: Path, *, progress: Progress | None = No
     records = run.write(out)
     remove_whole(run.work)
     return BlockReport(records, first, seconds)
-
-
-def _work_folder(plan: BlockPlan, out: Path) -> Path:
-    """Return the folder of finished layers; those of other requests are removed."""
-    work = out / f"{WORK}{plan.fingerprint}"
-    for other in out.glob(f"{WORK}*"):
-        if other != work:
-            remove_whole(other)
-    make_folder(work)
-    return work
 
 
 class _BlockRun:

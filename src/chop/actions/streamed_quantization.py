@@ -3,7 +3,8 @@
 The activations of all batches are carried from layer to layer. Each decoder layer is read,
 calibrated, rounded and packed before the next is read. Finished layers and the activations behind
 the last of them are files, so that a killed run resumes at the layer it was in. At the end the
-layers become shards in the layout of `chop.export.model_free`.
+layers become shards in the layout of `chop.export.model_free`. A rotation of the residual stream
+comes first, and writes the rotated model into a folder of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,19 @@ from torch import Tensor, nn
 from chop.actions.decoder_stream import HIDDEN, DecoderStream
 from chop.actions.post_training import METHODS, Settings, check_options, methods_named
 from chop.actions.stream_importances import RowImportances, first_tensor
+from chop.actions.streamed_allocation import (
+    StreamAllocation,
+    StreamSensitivities,
+    budget_of,
+    covered_layers,
+)
+from chop.actions.streamed_rotation import (
+    ROTATE,
+    StreamRotation,
+    check_rotation,
+    rotate_folder,
+    tied_head,
+)
 from chop.errors import ConfigError
 from chop.export.model_free import (
     METADATA,
@@ -51,11 +65,9 @@ from chop.passes.rewrite.lift_layers import lift_products
 from chop.passes.rewrite.propagate import undisturbed
 from chop.passes.rewrite.split_experts import split_experts
 
-AVAILABLE = ("nearest", "gptq", "clip", "smooth", "awq", "learned_rounding")
+AVAILABLE = ("nearest", "gptq", "clip", "smooth", "awq", "learned_rounding", ROTATE)
 """Methods that look at one decoder layer at a time."""
 WHOLE_MODEL = {
-    "rotate": "it rotates the embeddings, all layers and the head by one matrix, and compares the "
-    "outputs of the whole model with and without it",
     "equalize": "it follows channels through the whole model, and compares its outputs with and "
     "without the change",
     "correct_bias": "it adds biases, and a folder of transformers has no place for them",
@@ -65,8 +77,9 @@ WHOLE_MODEL = {
 FLOAT, REFERENCE, NOW = "float", "reference", "now"
 """Streams of activations: of the model as it is stored, of the same model after the methods that
 keep its function, and of the rounded model."""
-WORK = ".layers-"
-"""Start of the name of the folder with finished layers, in the output folder."""
+WORK, ROTATED = ".layers-", ".rotated-"
+"""Starts of the names of folders in the output folder: of finished layers, and of the rotated
+model."""
 WEIGHT_ALONE = {"data_in_name": "NA", "bias_name": "NA"}
 FEW_ROWS, FEW_TOKENS = 2, 16
 """Size of the batch that layers are captured with."""
@@ -82,7 +95,8 @@ class StreamRequest:
 
     `format`: spelling of the format of the weights. `methods`: names of `AVAILABLE`. `options`:
     arguments of their passes, by name. `ignore`, `include`: as for `plan_folder`. `spill`: folder
-    for activations, which otherwise stay in memory while a layer is calibrated.
+    for activations, which otherwise stay in memory while a layer is calibrated. `allocation`:
+    formats to choose from for each matrix of the layers, in place of `format`.
     """
 
     source: Path
@@ -92,16 +106,24 @@ class StreamRequest:
     ignore: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     spill: Path | None = None
+    allocation: StreamAllocation | None = None
 
     @property
     def before(self) -> list[str]:
-        """Methods that change the float model."""
-        return [name for name in self.methods if METHODS[name].when == "before"]
+        """Methods that change the float model layer by layer."""
+        names = [name for name in self.methods if METHODS[name].when == "before"]
+        return [name for name in names if name != ROTATE]
 
     @property
     def after(self) -> list[str]:
         """Methods that round the quantised model with data."""
         return [n for n in self.methods if METHODS[n].when == "after" and n != "nearest"]
+
+    def behind_rotation(self, source: Path) -> StreamRequest:
+        """Return the request for the rotated model in `source`."""
+        methods = tuple(name for name in self.methods if name != ROTATE)
+        options = {name: own for name, own in self.options.items() if name != ROTATE}
+        return replace(self, source=source, methods=methods or ("nearest",), options=options)
 
     @property
     def weighs_rows(self) -> bool:
@@ -160,9 +182,15 @@ class StreamPlan:
     modules: Sequence[Sequence[str]]
 
     @property
+    def rotation(self) -> StreamRotation:
+        """Rotation of the model, if the request has one."""
+        few = self.stream.layer_inputs(few_tokens(self.batches[0]))
+        return StreamRotation(self.stream, few, self.request.options.get(ROTATE, {}))
+
+    @property
     def fingerprint(self) -> str:
         """Text that changes with the source, the request and the data."""
-        plain = dataclasses.replace(self.request, spill=None)
+        plain = replace(self.request, spill=None)
         shards = [shard.fingerprint(self.folder.form) for shard in self.folder.shards]
         digest = hashlib.sha256(repr((plain, shards)).encode())
         for batch in self.batches:
@@ -181,7 +209,24 @@ def plan_stream(
     stream = stream or DecoderStream(request.source)
     chosen = {choice.module for choice in folder.choices if not choice.reason}
     modules = [_matrices(stream, number, chosen) for number in range(len(stream.layers))]
-    return StreamPlan(request, stream, folder, batches, modules)
+    if ROTATE in request.methods:
+        check_rotation(stream, request.options.get(ROTATE, {}))
+    plan = StreamPlan(request, stream, folder, batches, modules)
+    _check_budget(plan)
+    return plan
+
+
+def _check_budget(plan: StreamPlan) -> None:
+    """Raise if the narrowest formats are above the budget of bits."""
+    request, stream = plan.request, plan.stream
+    if request.allocation is None or request.allocation.bits is None:
+        return
+    budget = budget_of(stream, covered_layers(stream, plan.modules), request.allocation)
+    tied = tied_head(stream) if ROTATE in request.methods else None
+    if tied is not None:  # the rotated head is a tensor of its own
+        total = budget.total + torch.Size(tied.shape).numel()
+        budget = replace(budget, total=total, rest_bits=budget.rest_bits + 8.0 * tied.nbytes)
+    budget.check(request.allocation.bits)
 
 
 def _matrices(stream: DecoderStream, number: int, chosen: set[str]) -> list[str]:
@@ -208,6 +253,8 @@ class StreamReport:
     layer_seconds: list[float] = field(default_factory=list)
     """Seconds of each decoder layer of this run."""
     records: list[dict[str, Any]] = field(default_factory=list)
+    allocation: dict[str, Any] | None = None
+    """Record of the chosen formats, as in `FormatChoices.within_bits`."""
 
 
 def quantize_stream(
@@ -215,22 +262,38 @@ def quantize_stream(
 ) -> StreamReport:
     """Write the quantised folder to `out`; a killed run of the same request is resumed."""
     check_out(plan.folder, out)
-    run = _LayerRun(plan, _work_folder(plan, out), progress or (lambda *_: None))
+    report = progress or (lambda *_: None)
+    if ROTATE not in plan.request.methods:
+        return _quantize_layers(plan, out, report)
+    rotated = work_folder(out, ROTATED, plan.fingerprint)
+    records = rotate_folder(plan.rotation, rotated, report)
+    request = plan.request.behind_rotation(rotated)
+    result = _quantize_layers(plan_stream(request, plan.batches), out, report)
+    remove_whole(rotated)
+    return replace(result, records=[*records, *result.records])
+
+
+def _quantize_layers(plan: StreamPlan, out: Path, progress: Progress) -> StreamReport:
+    """Run the methods that look at one layer at a time."""
+    if not plan.request.streams and plan.request.allocation is None:  # nothing has data
+        return StreamReport(quantize_folder(plan.folder, out, progress=progress))
+    run = _LayerRun(plan, work_folder(out, WORK, plan.fingerprint), progress)
     resumed = run.first_layer()
     with cache_limited(0):  # a cached weight is a further copy of a layer
         seconds = run.quantize_from(resumed)
     tensors, records = run.finished()
+    run.choose_formats()
     report = quantize_folder(plan.folder, out, calibrated=Calibrated(plan.fingerprint, tensors))
     remove_whole(run.work)
     if run.spill is not None:
         remove_whole(run.spill)
-    return StreamReport(report, resumed, seconds, records)
+    return StreamReport(report, resumed, seconds, records, run.allocation)
 
 
-def _work_folder(plan: StreamPlan, out: Path) -> Path:
-    """Return the folder of finished layers; those of other requests are removed."""
-    work = out / f"{WORK}{plan.fingerprint}"
-    for other in out.glob(f"{WORK}*"):
+def work_folder(out: Path, start: str, fingerprint: str) -> Path:
+    """Return the folder of finished layers in `out`; those of other requests are removed."""
+    work = out / f"{start}{fingerprint}"
+    for other in out.glob(f"{start}*"):
         if other != work:
             remove_whole(other)
     make_folder(work)
@@ -249,8 +312,14 @@ class _LayerRun:
             remove_whole(self.spill)
             make_folder(self.spill)
         self.importances = RowImportances(self.stream, plan.modules, work, self._whole_layer)
+        self.sensitivities: StreamSensitivities | None = None
+        self.allocation: dict[str, Any] | None = None
+        if self.request.allocation is not None:
+            self.sensitivities = StreamSensitivities(
+                self.stream, plan.modules, work, self._whole_layer, self.request.allocation
+            )
         self.sides: list[Sequence[Mapping[str, Any]]] = []
-        self.few = self.stream.layer_inputs(_cut(plan.batches[0]))
+        self.few = self.stream.layer_inputs(few_tokens(plan.batches[0]))
 
     def layer_file(self, number: int) -> Path:
         return self.work / f"layer-{number:05}.safetensors"
@@ -281,7 +350,7 @@ class _LayerRun:
 
     @torch.no_grad()
     def prepare(self, first: int) -> None:
-        """Compute the inputs of the first layer, and the importance of rows if they need it."""
+        """Compute the inputs of the first layer, and what is measured on the whole model."""
         count = len(self.plan.batches)
         with shard_writer(self.state_file(0)) as writer:
             for number, batch in enumerate(self.plan.batches):
@@ -290,11 +359,20 @@ class _LayerRun:
                 if self.request.weighs_rows:
                     self.progress("importance of rows: batch", number + 1, count)
                     self.importances.measure(number, batch, inputs, self.spill)
+                if self.sensitivities is not None:
+                    self.progress("losses of formats: batch", number + 1, count)
+                    self.sensitivities.measure(number, batch, inputs, self.spill)
                 if not first:
                     for name in self.request.streams:
                         writer.add(f"{name}.{number}", inputs.hidden)
             if not first:
                 writer.finish({})
+        self.choose_formats()
+
+    def choose_formats(self) -> None:
+        """Choose the format of each matrix by the losses of all batches."""
+        if self.sensitivities is not None and self.allocation is None:
+            self.allocation = self.sensitivities.assignment(len(self.plan.batches))
 
     def carried(self, number: int, stream: str) -> Iterator[Mapping[str, Any]]:
         """Yield the inputs of a layer for each batch; with `spill` they are read when used."""
@@ -339,10 +417,15 @@ class _LayerRun:
         return self.stream.load_layer(number)
 
     def _rules(self, number: int) -> dict[str, Any]:
-        form, settings = spelled_settings(self.request.format, "quantize.format")
-        weight = {f"weight_{key}": value for key, value in settings.items()}
-        config = {"name": form.name, **weight, **WEIGHT_ALONE}
-        return {"by": "name", **{path: {"config": config} for path in self.plan.modules[number]}}
+        """Return the arguments of quantize_transform_pass for a layer."""
+        chosen = {} if self.allocation is None else self.allocation["assignment"]
+        rules: dict[str, Any] = {"by": "name"}
+        for path in self.plan.modules[number]:
+            text = chosen.get(f"{self.stream.layer_path(number)}.{path}", self.request.format)
+            form, settings = spelled_settings(text, "quantize.format")
+            weight = {f"weight_{key}": value for key, value in settings.items()}
+            rules[path] = {"config": {"name": form.name, **weight, **WEIGHT_ALONE}}
+        return rules
 
     def _apply(
         self, methods: Sequence[str], graph: MaseGraph, number: int, rules: Mapping[str, Any]
@@ -456,7 +539,7 @@ class StoredInputs(Mapping[str, Any]):
         return 1 + len(self.sides)
 
 
-def _cut(batch: Batch) -> dict[str, Any]:
+def few_tokens(batch: Batch) -> dict[str, Any]:
     """Return a few rows and tokens of a batch."""
     return {
         name: value[:FEW_ROWS, :FEW_TOKENS]

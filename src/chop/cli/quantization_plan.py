@@ -253,6 +253,12 @@ def _allocate(
     else:
         assert limit is not None and limit.loss is not None, "a budget is bits or a loss"
         rules, chosen = rules_for_loss(graph, batches, limit.loss, form, fusable=joined)
+    show_allocation(chosen, session)
+    return rules, chosen
+
+
+def show_allocation(chosen: dict[str, Any], session: Session) -> None:
+    """Print a choice of widths, and move its table of losses into a file."""
     sensitivity = json.dumps(chosen.pop("sensitivity"), indent=1)
     write_whole(session.folder / SENSITIVITY, f"{sensitivity}\n")
     floats = f", {chosen['floats']:,} of them floats" if chosen["floats"] else ""
@@ -264,7 +270,6 @@ def _allocate(
     session.console.table(
         [{"layer": node, "format": label} for node, label in chosen["assignment"].items()]
     )
-    return rules, chosen
 
 
 def pass_arguments(config: QuantizeConfig, graph: MaseGraph, data: Data | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ An option has one strategy per mesh axis. Costs have these parts, in this order:
 | `HIDDEN_STEP` | s | communication per training step that can overlap with arithmetic |
 | `STATIC` | bytes | memory for the whole step: parameters, gradients, states, copies |
 | `STORED` | bytes | memory per micro-batch between its forward and its backward |
+| `ENTERING` | bytes | the same, only if the segment that reads the value is recomputed |
 | `AGAIN` | s | additional arithmetic per micro-batch if the value is recomputed in backward |
 | `AGAIN_TALK` | s | additional communication per micro-batch if it is recomputed |
 | `MOMENT` | bytes | memory for a moment: a gathered copy that is freed after its use |
@@ -40,13 +41,13 @@ from chop.distributed.cost import TRAINING_COPIES, TRAINING_WORK
 from chop.distributed.layouts import REPLICATE, Use, gradient_of
 from chop.distributed.mesh import Mesh
 from chop.distributed.program import ProgramValue
+from chop.distributed.saved_tensors import inner_layouts
 from chop.distributed.strategies import Strategy
 
-PARTS = 10
+PARTS = 11
 """Number of parts of a cost."""
-ARITHMETIC, TALK, HIDDEN, STEP, HIDDEN_STEP, STATIC, STORED, AGAIN, AGAIN_TALK, MOMENT = range(
-    PARTS
-)
+ARITHMETIC, TALK, HIDDEN, STEP, HIDDEN_STEP, STATIC, STORED, ENTERING = range(8)
+AGAIN, AGAIN_TALK, MOMENT = range(8, PARTS)
 
 Option = tuple[Strategy, ...]
 """Strategy of a value along each mesh axis."""
@@ -77,12 +78,16 @@ class Face(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ValueOptions:
-    """Options of a value. `costs`: one row per part, one column per option."""
+    """Options of a value. `costs`: one row per part, one column per option.
+
+    `inner`: the same for the tensors that the node makes for its backward pass.
+    """
 
     options: tuple[Option, ...]
     face: Face
     uses: dict[str, Face]
     costs: np.ndarray
+    inner: np.ndarray
     tensors: Tensors
     is_parameter: bool
     has_gradient: bool
@@ -108,6 +113,8 @@ def structure_of(value: ProgramValue) -> tuple[Any, ...]:
         tuple(sorted(value.operand_itemsizes.items())),
         (value.is_parameter, value.is_fixed, value.is_view, value.has_gradient),
         repr(value.split),
+        (value.saved.is_alias, value.saved.keeps_result, tuple(sorted(value.saved.operands))),
+        value.inner,
     )
 
 
@@ -159,6 +166,7 @@ def domain_of(
         face,
         uses,
         price(value, setting, options, face),
+        _inner_costs(value, options, setting),
         tensors,
         value.is_parameter,
         value.has_gradient,
@@ -202,8 +210,17 @@ def _node_costs(
         )
         times = TRAINING_WORK if setting.training and value.has_gradient else 1
         costs[ARITHMETIC], costs[AGAIN] = forward * times, forward
-    if setting.training and not value.is_view:  # training stores every activation
+    if setting.training and value.saved.holds_result:
         costs[STORED] = size
+    return costs
+
+
+def _inner_costs(value: ProgramValue, options: Sequence[Option], setting: Setting) -> np.ndarray:
+    """Return the cost of the tensors that each option makes for its own backward pass."""
+    costs = np.zeros((PARTS, len(options)))
+    for part in value.inner if setting.training else ():
+        layouts = [inner_layouts(part, option) for option in options]
+        costs[STORED] += part.size * shares(encode(layouts), setting.mesh)
     return costs
 
 
@@ -226,24 +243,28 @@ def reading_costs(
     after: Face,
     setting: Setting,
     is_freed: np.ndarray | None = None,
+    *,
+    is_saved: bool = True,
+    is_held: bool = True,
 ) -> np.ndarray:
     """Return the cost to read a value: parts × options of `before` × options of `after`.
 
     `is_freed`: options of `before` whose copy is freed after forward and gathered again.
+    `is_saved`: training stores what is read. `is_held`: the value is stored anyway.
     """
     mesh, tensors = setting.mesh, source.tensors
     forward = conversion_seconds(before.layouts, after.layouts, tensors, mesh)
     backward = np.zeros_like(forward)
     if setting.training and source.has_gradient:
         backward = conversion_seconds(after.gradients, before.gradients, tensors, mesh).T
-    changes = before.layouts[:, None] != after.layouts[None]
-    # a part of a replicated tensor is a view of it
-    is_moved = changes & (before.layouts != WHOLE_CODE)[:, None]
-    is_copied = is_moved.any(axis=-1) & setting.training
-    copies = np.where(is_copied, tensors.size * shares(after.layouts, mesh), 0.0)
+    is_copied = (before.layouts[:, None] != after.layouts[None]).any(axis=-1)
+    copies = np.where(is_copied & setting.training, tensors.size * shares(after.layouts, mesh), 0.0)
     costs = np.zeros((PARTS, *forward.shape))
     if not source.is_parameter:
-        costs[TALK], costs[STORED], costs[AGAIN_TALK] = forward + backward, copies, forward
+        costs[TALK], costs[AGAIN_TALK] = forward + backward, forward
+        if setting.training and is_saved:
+            own = 0.0 if is_held else tensors.size * shares(before.layouts, mesh)[:, None]
+            costs[STORED] = np.where(is_copied, copies, own)
         return costs
     freed = np.zeros(len(forward), dtype=bool) if is_freed is None else is_freed
     split: np.ndarray = np.any(before.gradients > WHOLE_CODE, axis=-1, keepdims=True)

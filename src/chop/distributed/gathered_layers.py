@@ -120,6 +120,11 @@ class GatheredLayer(nn.Module):
         hooked: Any = self
         hooked.set_reshard_after_backward(self.gathered.is_freed)
 
+    def frees_after_forward(self, is_freed: bool) -> None:
+        """Set whether the gathered parameters are freed after the next forward."""
+        hooked: Any = self
+        hooked.set_reshard_after_forward(is_freed)
+
     def release(self) -> None:
         """Free the gathered parameters at the end of a step."""
         hooked: Any = self

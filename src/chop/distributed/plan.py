@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from chop.arguments import FUNCTION, an, takes
-from chop.distributed.conversions import FIRST_SPLIT, PARTIAL_CODE, Codes
+from chop.distributed.conversions import Codes, layout_of
 from chop.distributed.domains import Face, Filter, Setting
-from chop.distributed.layouts import PARTIAL, REPLICATE, Layout, Use, shard
+from chop.distributed.layouts import Layout, Use
 from chop.distributed.memory_search import Solver
 from chop.distributed.mesh import Mesh
 from chop.distributed.optimum import EXACT_GAP, Assignment, DoesNotFitError, Optimum
@@ -210,13 +210,7 @@ def _uses(face: Face, index: int) -> tuple[Use, ...]:
 
 
 def _layouts(codes: Codes, index: int) -> list[Layout]:
-    return [_layout(code) for code in codes[index].tolist()]
-
-
-def _layout(code: int) -> Layout:
-    if code >= FIRST_SPLIT:
-        return shard(code - FIRST_SPLIT)
-    return PARTIAL if code == PARTIAL_CODE else REPLICATE
+    return [layout_of(code) for code in codes[index].tolist()]
 
 
 def _pinned(program: Program, pins: Mapping[str, Option] | None) -> list[Filter]:

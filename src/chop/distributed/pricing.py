@@ -7,7 +7,7 @@ This is the definition of the cost. The planner computes the same numbers for al
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,8 +16,9 @@ from chop.distributed.conversions import Collective, Tensors, collectives_of, en
 from chop.distributed.cost import TRAINING_COPIES, TRAINING_WORK, compute_seconds
 from chop.distributed.layouts import REPLICATE, Layout, Use, gradient_of, sharded_dim
 from chop.distributed.mesh import Mesh
-from chop.distributed.program import Program, ProgramValue
-from chop.distributed.segments import segments_of
+from chop.distributed.program import Program, ProgramValue, is_found_stored, is_held
+from chop.distributed.saved_tensors import inner_layouts
+from chop.distributed.segments import entering, segments_of
 from chop.distributed.strategies import Strategy
 
 Option = tuple[Strategy, ...]
@@ -123,7 +124,7 @@ class _Pricer:
     def __init__(self, program: Program, mesh: Mesh, decisions: Decisions, training: bool) -> None:
         self.program, self.mesh, self.decisions, self.training = program, mesh, decisions, training
         self.values = {value.name: value for value in program.values}
-        self.readers = program.readers()
+        self.readers, self.saved = program.readers(), program.saved()
         groups = [frozenset(names) for names in decisions.recomputed]
         self.segment = {name: group for group in groups for name in group}
         segments = segments_of(program)
@@ -133,11 +134,13 @@ class _Pricer:
         self.hidden = [0.0] * len(segments)
         self.parameters = self.states = self.activations = 0.0
         self.gathered = 0.0
-        self.dropped: Counter[int] = Counter()
+        self.dropped: dict[int, float] = defaultdict(float)
 
     def cost(self) -> Cost:
         for value in self.program.values:
             self._add(value)
+        if self.training:
+            self._add_entering()
         transient = max([self.gathered, *self.dropped.values()])
         transient += 0 if self.training else self._peak()
         total = self.parameters + self.states + self.activations + transient
@@ -167,31 +170,91 @@ class _Pricer:
             is_again = self._is_recomputed(value.name)
             times = (TRAINING_WORK if has_backward else 1) + is_again
             self.compute[self.window[value.name]] += seconds * times
-            if self.training and not value.is_view:
-                self._store(value.name, local, is_again)
-        if value.name in self.decisions.published:
-            target = self.decisions.published[value.name]
-            self._convert(value, own, target, value.name, self._is_recomputed(value.name))
+            if self.training:
+                self._store_own(value, option, local, is_again)
+        if self._is_published(value):
+            target = self.decisions.source(value.name)
+            is_again = self._is_recomputed(value.name)
+            self._convert(value, own, target, value.name, is_again)
+            self._store_read(value, own, target, value.name, is_again, is_for_all=True)
         pairs = dict.fromkeys(
             (r.value, tuple(s.use(r.operand) for s in option)) for r in value.references
         )
         for name, uses in pairs:
-            source = self.values[name]
+            source, before = self.values[name], self.decisions.source(name)
             is_again = value.name in self.segment and not source.is_parameter
-            self._convert(source, self.decisions.source(name), uses, value.name, is_again)
+            # a view that another segment reads needs the storage of its source
+            is_again &= not value.saved.is_alias or self._is_recomputed(value.name)
+            self._convert(source, before, uses, value.name, is_again)
+            self._store_read(source, before, uses, value.name, is_again)
+
+    def _is_published(self, value: ProgramValue) -> bool:
+        """Return True if a value has one layout for all of its readers."""
+        return len(self.readers[value.name]) > 1 and not value.is_fixed
 
     def _is_recomputed(self, name: str) -> bool:
         """Return True if the value is not stored: its segment is recomputed and it stays inside."""
-        inside = self.segment.get(name)
+        inside, readers = self.segment.get(name), self.readers[name]
         if inside is None or self.values[name].is_parameter:
             return False
-        return all(reader in inside for reader in self.readers[name])
+        return bool(readers) and inside.issuperset(readers)
+
+    # -- what training stores ------------------------------------------------------------------
 
     def _store(self, name: str, size: float, is_again: bool) -> None:
         if is_again:
-            self.dropped[id(self.segment[name])] += round(size)
+            self.dropped[id(self.segment[name])] += size
         else:
             self.activations += size
+
+    def _store_own(self, value: ProgramValue, option: Option, local: float, is_again: bool) -> None:
+        """Add the result of a node if the node stores it, and what it makes for backward."""
+        if value.saved.holds_result:
+            self._store(value.name, local, is_again)
+        for part in value.inner:
+            size = part.size * _share(inner_layouts(part, option), self.mesh)
+            self._store(value.name, size, value.name in self.segment)
+
+    def _store_read(
+        self,
+        source: ProgramValue,
+        before: Uses,
+        after: Uses,
+        reader: str,
+        is_again: bool,
+        *,
+        is_for_all: bool = False,
+    ) -> None:
+        """Add the bytes that are stored because a value is read: its own, or those of a copy.
+
+        `is_for_all`: the copy is for all readers.
+        """
+        layouts = [use.layout for use in before], [use.layout for use in after]
+        is_copied = layouts[0] != layouts[1]
+        if not self.training or (source.is_parameter and not is_copied):
+            return
+        if source.is_parameter:
+            size = source.size * _share(layouts[1], self.mesh)
+            if self._is_freed(source, reader):
+                self.gathered = max(self.gathered, size)
+            else:
+                self.activations += size
+            return
+        name = source.name
+        is_saved = name in self.saved if is_for_all else self.values[reader].saves(name)
+        is_found = is_held(source) or (self._is_published(source) and not is_for_all)
+        if is_saved and (is_copied or not is_found):
+            self._store(reader, source.size * _share(layouts[is_copied], self.mesh), is_again)
+
+    def _add_entering(self) -> None:
+        """Add the values that recomputed segments read, if nothing else stores them."""
+        for names in self.decisions.recomputed:
+            for name in entering(self.values[each] for each in names):
+                value = self.values[name]
+                is_stored = is_found_stored(value, name in self.saved, self._is_published(value))
+                if not value.is_parameter and not is_stored:
+                    layouts = [use.layout for use in self.decisions.source(name)]
+                    self.activations += value.size * _share(layouts, self.mesh)
 
     def _add_parameter(self, value: ProgramValue, own: Uses, local: float) -> None:
         self.parameters += local
@@ -207,9 +270,7 @@ class _Pricer:
     ) -> None:
         """Add the conversion of a value for `reader`, and of its gradient."""
         layouts = [use.layout for use in before], [use.layout for use in after]
-        option = self.decisions.options[source.name]
-        is_direct = source.name == reader or source.name not in self.decisions.published
-        is_freed = is_direct and any(s.is_freed for s in option)
+        is_freed = self._is_freed(source, reader)
         window = self.window[reader] if source.is_parameter else None
         is_once = source.is_parameter and not is_freed
         for _ in range(2 if is_again or is_freed else 1):
@@ -219,13 +280,11 @@ class _Pricer:
             # a gradient that is stored in parts has no whole sum over micro-batches
             is_once = source.is_parameter and not any(map(_is_split, gradients[1]))
             self._talk(source, *gradients, reader, window, is_once=is_once)
-        is_moved = any(b not in (a, REPLICATE) for b, a in zip(*layouts, strict=True))
-        if self.training and is_moved:
-            size = source.size * _share(layouts[1], self.mesh)
-            if is_freed:
-                self.gathered = max(self.gathered, size)
-            else:
-                self._store(reader, size, is_again)
+
+    def _is_freed(self, source: ProgramValue, reader: str) -> bool:
+        """Return True if the copy of a parameter for `reader` is freed after forward."""
+        is_direct = source.name == reader or source.name not in self.decisions.published
+        return is_direct and any(s.is_freed for s in self.decisions.options[source.name])
 
     def _talk(
         self,

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from chop.distributed.conversions import shares
 from chop.distributed.domains import (
     AGAIN,
     AGAIN_TALK,
     ARITHMETIC,
+    ENTERING,
     HIDDEN,
     HIDDEN_STEP,
     MOMENT,
@@ -48,8 +50,8 @@ from chop.distributed.elimination import (
     eliminate,
     elimination_order,
 )
-from chop.distributed.program import Program, ProgramValue
-from chop.distributed.segments import segments_of
+from chop.distributed.program import Program, ProgramValue, is_found_stored, is_held
+from chop.distributed.segments import entering, segments_of
 
 RECOMPUTE = "recompute"
 """Variable of a segment: 0 stores its activations, 1 recomputes them in backward."""
@@ -95,6 +97,7 @@ class PartWeights(NamedTuple):
         weights[STORED] = twist.moment if recomputes else self.rate * self.in_flight
         if recomputes:
             weights[[AGAIN, AGAIN_TALK]] = arithmetic * count, count
+            weights[ENTERING] = self.rate * self.in_flight
         return weights
 
 
@@ -201,11 +204,13 @@ class SegmentKind:
             gathered = max(gathered, float(costs[MOMENT]))
             total += costs
             if factor.is_kept or not is_again:
-                total[[AGAIN, AGAIN_TALK]] -= costs[[AGAIN, AGAIN_TALK]]
+                total[[AGAIN, AGAIN_TALK, ENTERING]] -= costs[[AGAIN, AGAIN_TALK, ENTERING]]
             else:
                 total[STORED] -= costs[STORED]
                 again += float(costs[STORED])
         total[MOMENT] = max(gathered, again)
+        total[STORED] += total[ENTERING]
+        total[ENTERING] = 0.0
         return total
 
 
@@ -281,7 +286,7 @@ class PlanningProblem:
     ) -> None:
         self.program, self.setting, self.allowed = program, setting, tuple(allowed)
         self.choices = choices or {}
-        self.readers = program.readers()
+        self.readers, self.saved = program.readers(), program.saved()
         self.values = {value.name: value for value in program.values}
         self._interned: dict[Any, Any] = {}
         self.domains = {v.name: self._domain(v) for v in program.values}
@@ -372,13 +377,28 @@ class PlanningProblem:
     def _signature(self, value: ProgramValue, names: _Names, inside: set[str]) -> Any:
         """Return what the factors of `value` depend on, with local names."""
         reads = tuple(
-            (names[self.variable(n)], id(self.face(n)), id(self.domains[n]), operands)
+            (
+                names[self.variable(n)],
+                id(self.face(n)),
+                id(self.domains[n]),
+                operands,
+                self._held(n),
+            )
             for n, operands in _operands(value).items()
         )
         own = (names[value.name], id(self.domains[value.name]))
         several = value.name in self.published
         shared = (names[published(value.name)], id(self.published[value.name])) if several else None
-        return reads, own, shared, self._is_boundary(value.name, inside)
+        return reads, own, shared, self._held(value.name), self._is_boundary(value.name, inside)
+
+    def _held(self, name: str) -> tuple[bool, bool]:
+        """Return whether a reader stores the value, and whether its readers find it stored."""
+        value, is_saved = self.values[name], name in self.saved
+        return is_saved, is_found_stored(value, is_saved, name in self.published)
+
+    def _is_kept(self, name: str, inside: set[str]) -> bool:
+        """Return True if a value stays even if its segment is recomputed: others need it."""
+        return not self.readers[name] or self._is_boundary(name, inside)
 
     def _is_boundary(self, name: str, inside: set[str]) -> bool:
         return any(reader not in inside for reader in self.readers[name])
@@ -387,6 +407,7 @@ class PlanningProblem:
         factors: list[Factor] = []
         for value in group:
             factors += self._factors(value, names, inside)
+        factors += self._entering(group, names)
         outer = {self.variable(n) for v in group for n in _operands(v) if n not in inside}
         outer |= {self.variable(n) for n in inside if self._is_boundary(n, inside)}
         gains = any(not f.is_kept and f.costs[STORED].any() for f in factors)
@@ -396,28 +417,65 @@ class PlanningProblem:
     def _factors(self, value: ProgramValue, names: _Names, inside: set[str]) -> list[Factor]:
         domain, name = self.domains[value.name], value.name
         # a value that another segment reads is stored; so is its published copy
-        is_kept = self._is_boundary(name, inside)
+        is_kept = self._is_kept(name, inside)
         factors = [Factor((names[name],), domain.costs, is_kept)]
+        if domain.inner.any():
+            factors.append(Factor((names[name],), domain.inner, False))
         if name in self.published:
             costs = reading_costs(
-                domain, domain.face, self.published[name], self.setting, domain.is_freed
+                domain,
+                domain.face,
+                self.published[name],
+                self.setting,
+                domain.is_freed,
+                is_saved=name in self.saved,
+                is_held=is_held(value),
             )
             factors.append(Factor((names[name], names[published(name)]), costs, is_kept))
         for source, operands in _operands(value).items():
-            costs = self._reading(source, [domain.uses[o] for o in operands])
-            if costs.any():
-                factors.append(Factor((names[self.variable(source)], names[name]), costs, False))
+            costs = self._reading(source, [domain.uses[o] for o in operands], value.saves(source))
+            if costs.any():  # a view that another segment reads needs the storage of its source
+                is_view = is_kept and value.saved.is_alias
+                scope = (names[self.variable(source)], names[name])
+                factors.append(Factor(scope, costs, is_view))
         return factors
 
-    def _reading(self, source: str, faces: Sequence[Face]) -> np.ndarray:
-        """Return the cost of a node that reads `source` as each of `faces`; equal uses are one."""
+    def _entering(self, group: Sequence[ProgramValue], names: _Names) -> list[Factor]:
+        """Return the bytes that a segment reads, and that only its recomputation stores."""
+        factors: list[Factor] = []
+        if not (self.setting.training and self.setting.recomputes):
+            return factors
+        for source in entering(group):
+            value = self.values[source]
+            if not value.is_parameter and not self._held(source)[1]:
+                costs = np.zeros((PARTS, self.size(self.variable(source))))
+                share = shares(self.face(source).layouts, self.setting.mesh)
+                costs[ENTERING] = value.size * share
+                factors.append(Factor((names[self.variable(source)],), costs, False))
+        return factors
+
+    def _reading(self, source: str, faces: Sequence[Face], is_saved: bool) -> np.ndarray:
+        """Return the cost of a node that reads `source` as each of `faces`; equal uses are one.
+
+        `is_saved`: training stores what is read.
+        """
+        is_stored = source in self.published or is_held(self.values[source])
         key = (id(self.domains[source]), id(self.face(source)), tuple(id(f) for f in faces))
+        key = (*key, is_saved, is_stored)
         if key not in self._interned:
             domain = self.domains[source]
             freed = None if source in self.published else domain.is_freed
             total = np.zeros(())
             for i, face in enumerate(faces):
-                costs = reading_costs(domain, self.face(source), face, self.setting, freed)
+                costs = reading_costs(
+                    domain,
+                    self.face(source),
+                    face,
+                    self.setting,
+                    freed,
+                    is_saved=is_saved,
+                    is_held=is_stored,
+                )
                 again = [_is_same(face, other) for other in faces[:i]]
                 total = total + costs * ~np.any(again, axis=0) if again else total + costs
             self._interned[key] = total

@@ -15,6 +15,13 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.distributed.layouts import REPLICATE, Shape, local_shape
+from chop.distributed.saved_tensors import (
+    OWN_RESULT,
+    InnerPart,
+    SavedTensors,
+    inner_parts,
+    saved_tensors,
+)
 from chop.distributed.strategies import WHOLE, Strategy, derived_strategies, strategies
 from chop.errors import GraphError
 from chop.ir.dims import FACTS, LAYER_SETTINGS, ShapedCall, permutation
@@ -56,6 +63,10 @@ class ProgramValue:
     has_gradient: bool = False
     split: SplitRule | None = None
     """Split of a layer that is derived from a plain one."""
+    saved: SavedTensors = OWN_RESULT
+    """Tensors that training stores because of this value."""
+    inner: tuple[InnerPart, ...] = ()
+    """Tensors of its own that training stores."""
 
     def layouts(self, devices: int) -> list[Strategy]:
         """Return the strategies to compute this value on `devices`."""
@@ -81,6 +92,10 @@ class ProgramValue:
         layouts = [(s.result, devices) for s, devices in others]
         results = tuple(local_shape(s, layouts) for s in self.call.results)
         return replace(self, call=replace(self.call, operands=operands, results=results))
+
+    def saves(self, name: str) -> bool:
+        """Return True if training stores the value `name` because of this reader."""
+        return any(r.value == name and r.operand in self.saved.operands for r in self.references)
 
     @property
     def size(self) -> int:
@@ -115,13 +130,46 @@ class Program:
                 readers[name].append(value.name)
         return readers
 
+    def saved(self) -> set[str]:
+        """Return the values that a reader stores for the backward pass."""
+        return {
+            reference.value
+            for value in self.values
+            for reference in value.references
+            if reference.operand in value.saved.operands
+        }
+
+
+def is_held(value: ProgramValue) -> bool:
+    """Return True if the storage of a value is counted elsewhere, whoever reads it."""
+    return value.saved.is_alias or value.saved.keeps_result
+
+
+def is_found_stored(value: ProgramValue, is_saved: bool, is_published: bool) -> bool:
+    """Return True if training stores a value in the layout in which its readers find it.
+
+    `is_saved`: a reader stores it. `is_published`: one copy is for all readers.
+    """
+    return value.saved.keeps_result or (is_saved and (value.saved.is_alias or is_published))
+
 
 def program_of(graph: MaseGraph) -> Program:
     """Return the values of an annotated graph; nodes without a tensor result are skipped."""
     builder = _ProgramBuilder(graph)
     for node in graph.fx_graph.nodes:
         builder.add(node)
-    return Program(tuple(builder.values.values()))
+    return _held_once(Program(tuple(builder.values.values())))
+
+
+def _held_once(program: Program) -> Program:
+    """Return the program in which a whole value that several readers store is stored once."""
+    readers, saved = program.readers(), program.saved()
+    values = []
+    for value in program.values:
+        if value.is_fixed and value.name in saved and len(readers[value.name]) > 1:
+            value = replace(value, saved=replace(value.saved, keeps_result=True))
+        values.append(value)
+    return Program(tuple(values))
 
 
 def parameter_value(name: str) -> str:
@@ -158,11 +206,14 @@ class _ProgramBuilder:
         self.names = {id(t): name for name, t in stored_tensors(graph.model).items()}
         self.written = written_nodes(graph.fx_graph, graph.custom_ops)
         self.values: dict[str, ProgramValue] = {}
+        nodes = graph.fx_graph.nodes
+        self.ops = {node.name: find_op(node, graph.custom_ops) or UNKNOWN for node in nodes}
+        self.sources = {node.name: references(node, self.ops[node.name]) for node in nodes}
+        self.saved = saved_tensors(graph, self.sources)
 
     def add(self, node: fx.Node) -> None:
         tensors = _tensors(node)
-        op = find_op(node, self.graph.custom_ops) or UNKNOWN
-        sources = references(node, op)
+        op, sources = self.ops[node.name], self.sources[node.name]
         if not tensors and (op.dims == FACTS or not sources):
             return
         parameters = self._parameters(node)
@@ -172,11 +223,12 @@ class _ProgramBuilder:
         is_float = any(dtype is not None and dtype.is_floating_point for dtype in dtypes)
         args = (mase_meta(node).common.args or {}).items()
         itemsizes = {n: _itemsize(v) for n, v in args if v.is_tensor}
+        call, saved = _call(node, op, parameters), self.saved[node.name]
         self.values |= {v.name: v for v in parameters.values() if v.name not in self.values}
         self.values[node.name] = ProgramValue(
             name=node.name,
             op=op,
-            call=_call(node, op, parameters),
+            call=call,
             references=tuple(OperandSource(n, v.name) for n, v in operands.items()),
             itemsize=_itemsize(tensors[0]) if tensors else 0,
             operand_itemsizes=itemsizes | {n: v.itemsize for n, v in parameters.items()},
@@ -185,6 +237,8 @@ class _ProgramBuilder:
             is_view=op.is_view or node.op in ("get_attr", "output"),
             has_gradient=is_float and any(v.has_gradient for v in operands.values()),
             split=derived_rule(node_module(node)) if node.op == "call_module" else None,
+            saved=saved,
+            inner=inner_parts(saved.inner, call.operands, call.results),
         )
 
     def _parameters(self, node: fx.Node) -> dict[str, ProgramValue]:

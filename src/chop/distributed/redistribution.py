@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed._functional_collectives import (
+    AsyncCollectiveTensor,
+    all_gather_tensor,
+    all_reduce,
+    all_to_all_single,
+    reduce_scatter_tensor,
+)
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
-from chop.distributed.conversions import KINDS
-from chop.distributed.cost import collective
-from chop.distributed.layouts import PARTIAL, REPLICATE, Layout, sharded_dim
+from chop.distributed.conversions import Step, conversion_steps
+from chop.distributed.layouts import PARTIAL, Layout, sharded_dim
 from chop.distributed.local_calls import Layouts, Uses
 from chop.distributed.parameter_copies import FreedCopy, StepCopy
 
@@ -48,41 +52,63 @@ def gradients_of(uses: Uses) -> Layouts:
 
 
 def redistribute(local: Tensor, mesh: DeviceMesh, before: Layouts, after: Layouts) -> Tensor:
-    """Return the local part in layouts `after` of the tensor with the part `local` in `before`."""
+    """Return the local part in layouts `after` of the tensor with the part `local` in `before`.
+
+    The steps are those that the plan has priced.
+    """
     if before == after:
         return local
     if local.dtype == torch.bool:
         return redistribute(sendable(local), mesh, before, after).view(torch.bool)
-    pairs = list(zip(before, after, strict=True))
-    targets = [REPLICATE if a == PARTIAL != b else a for b, a in pairs]
-    tensor = DTensor.from_local(local.contiguous(), mesh, placements(before), run_check=False)
-    for layouts in _in_order(before, targets):
-        tensor = tensor.redistribute(placements=placements(layouts))
-    part = tensor.to_local()
-    part = part.wait() if isinstance(part, AsyncCollectiveTensor) else part
+    part = local
+    for step in conversion_steps(before, after, tuple(mesh.shape)):
+        part = _along_axis(part, mesh, step)
     # partial sums of a whole tensor: the first device has it, the others have zeros
-    added = [axis for axis, (b, a) in enumerate(pairs) if a == PARTIAL != b]
+    pairs = enumerate(zip(before, after, strict=True))
+    added = [axis for axis, (b, a) in pairs if a == PARTIAL != b]
     is_first = all(mesh.get_local_rank(axis) == 0 for axis in added)
     return part if is_first else torch.zeros_like(part)
 
 
-def _in_order(before: Layouts, after: Sequence[Layout]) -> list[Layouts]:
-    """Return the layouts after each collective of a conversion, in the order of its price.
+def _along_axis(part: Tensor, mesh: DeviceMesh, step: Step) -> Tensor:
+    """Return the part of this device after one step of a conversion."""
+    old, new = sharded_dim(step.before), sharded_dim(step.after)
+    group, part = (mesh, step.axis), part.contiguous()
+    if mesh.size(step.axis) == 1:
+        return part
+    if step.before == PARTIAL and new is None:
+        return _arrived(all_reduce(part, "sum", group))
+    if step.before == PARTIAL and new is not None:
+        return _arrived(reduce_scatter_tensor(part, "sum", new, group))
+    if old is not None and new is not None and _can_exchange(part):
+        return _exchanged(part, mesh, step.axis, old, new)
+    if old is not None:
+        part = _arrived(all_gather_tensor(part, old, group))
+    return part if new is None else _own_part(part, mesh, step.axis, new)
 
-    torch chooses the order where two axes split the same dimension on the way.
-    """
-    kinds = [KINDS.index(collective(*pair) or "") for pair in zip(before, after, strict=True)]
-    steps = [before]
-    for axis in sorted(range(len(kinds)), key=lambda axis: (kinds[axis], -axis)):
-        steps.append((*steps[-1][:axis], after[axis], *steps[-1][axis + 1 :]))
-    if any(map(_splits_twice, steps)):
-        return [tuple(after)]
-    return [new for old, new in itertools.pairwise(steps) if new != old]
+
+def _arrived(tensor: Tensor) -> Tensor:
+    return tensor.wait() if isinstance(tensor, AsyncCollectiveTensor) else tensor
 
 
-def _splits_twice(layouts: Layouts) -> bool:
-    dims = [dim for layout in layouts if (dim := sharded_dim(layout)) is not None]
-    return len(dims) != len(set(dims))
+def _own_part(whole: Tensor, mesh: DeviceMesh, axis: int, dim: int) -> Tensor:
+    """Return a copy of this device's part, so that the whole tensor can be forgotten."""
+    return whole.chunk(mesh.size(axis), dim)[mesh.get_local_rank(axis)].clone(
+        memory_format=torch.contiguous_format
+    )
+
+
+def _can_exchange(part: Tensor) -> bool:
+    """Return True if the back end has an all-to-all; gloo has none, and gathers instead."""
+    return part.device.type != "cpu"
+
+
+def _exchanged(part: Tensor, mesh: DeviceMesh, axis: int, old: int, new: int) -> Tensor:
+    """Return the part that is divided along `new` instead of `old`."""
+    count = mesh.size(axis)
+    sent = torch.stack(part.chunk(count, new)).flatten(0, 1)
+    received = _arrived(all_to_all_single(sent, None, None, (mesh, axis)))
+    return torch.cat(received.chunk(count), old).contiguous()
 
 
 class Conversion(torch.autograd.Function):

@@ -29,6 +29,14 @@ def segments_of(program: Program) -> list[list[ProgramValue]]:
     return _joined(groups)
 
 
+def entering(segment: Iterable[ProgramValue]) -> list[str]:
+    """Return the values of other segments that a segment reads, each once."""
+    segment = list(segment)
+    inside = {value.name for value in segment}
+    names = dict.fromkeys(r.value for value in segment for r in value.references)
+    return [name for name in names if name not in inside]
+
+
 def _joined(groups: list[list[ProgramValue]]) -> list[list[ProgramValue]]:
     """Return the groups with what remains at the end in the last one."""
     if groups[-1] and _is_full(groups[-1]):

@@ -13,8 +13,10 @@ Every process needs the same whole inputs and the same random seed.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from torch import Tensor, fx, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_any, tree_map_only
+from torch.utils.checkpoint import checkpoint
 
 from chop.distributed.gathered_layers import (
     GatheredLayer,
@@ -233,6 +236,24 @@ def _distribute(
     return nn.Parameter(data, requires_grad=tensor.requires_grad)
 
 
+def stretches(nodes: Sequence[fx.Node], plan: Plan) -> list[tuple[list[fx.Node], bool]]:
+    """Return the nodes of a part in stretches, each with whether backward recomputes it."""
+    group = {name: number for number, names in enumerate(plan.recomputed) for name in names}
+    ends = {group[node.name]: place for place, node in enumerate(nodes) if node.name in group}
+    result: list[tuple[list[fx.Node], bool]] = []
+    current: int | None = None
+    for place, node in enumerate(nodes):
+        number = group.get(node.name)
+        if current is None and number is not None:
+            current = number
+            result.append(([], True))
+        elif current is None and (not result or result[-1][1]):
+            result.append(([], False))
+        result[-1][0].append(node)
+        current = None if current is not None and ends[current] == place else current
+    return result
+
+
 class _Runner(fx.Interpreter):
     """Interpreter of the graph on this device."""
 
@@ -252,6 +273,8 @@ class _Runner(fx.Interpreter):
         self.copies = owner.copies
         self.freed = FreedCopies()
         self.readers: dict[str, set[str]] = owner.readers
+        self.is_recomputed = False
+        self.inputs: Mapping[str, Any] = {}
 
     def run_part(self, received: Sequence[Tensor], inputs: Mapping[str, Any]) -> Any:
         """Run the nodes of the part; return the outputs, or the local tensors to send."""
@@ -264,19 +287,87 @@ class _Runner(fx.Interpreter):
         for name, facts in self.part.shapes.items():
             empty = torch.empty((), dtype=facts.torch_dtype, device=self.mesh.device_type)
             self.env[nodes[name]] = LocalValue(empty.expand(facts.shape), whole, name)
-        result: Any = None
-        for name in self.part.nodes:
-            node = nodes[name]
-            if node.op == "placeholder":
-                result = self._hold(_input(node, inputs), whole)
+        self.inputs = inputs
+        for stretch, is_recomputed in stretches([nodes[n] for n in self.part.nodes], self.plan):
+            if is_recomputed and torch.is_grad_enabled():
+                self._run_recomputed(stretch)
             else:
-                result = self.run_node(node)
+                self._run_nodes(stretch)
+        if self.part.is_last:
+            return self.env[nodes[self.part.nodes[-1]]]
+        return tuple(self._sent(self.env[nodes[name]]) for name in self.part.sends)
+
+    def _run_nodes(self, nodes: Sequence[fx.Node]) -> None:
+        for node in nodes:
+            if node.op == "placeholder":
+                whole = (REPLICATE,) * len(self.mesh.shape)
+                self.env[node] = self._hold(_input(node, self.inputs), whole)
+            else:
+                result = self.env[node] = self.run_node(node)
                 local = result.local if isinstance(result, LocalValue) else result
                 self.freed.read_by(node, local, self.part)
-            self.env[node] = result
-        if self.part.is_last:
-            return result
-        return tuple(self._sent(self.env[nodes[name]]) for name in self.part.sends)
+            self._forget(node)
+
+    def _forget(self, node: fx.Node) -> None:
+        """Forget the values that `node` was the last to read; backward holds what it needs."""
+        for source in self.user_to_last_uses.get(node, ()):
+            if source.name not in self.part.sends:
+                self.env.pop(source, None)
+
+    # -- segments that are recomputed in backward ----------------------------------------------
+
+    def _run_recomputed(self, nodes: Sequence[fx.Node]) -> None:
+        """Run nodes of which backward keeps only what they read; it runs them again."""
+        inside = set(nodes)
+        sources = dict.fromkeys(s for n in nodes for s in n.all_input_nodes if s not in inside)
+        entering = {source: self._provided(self.env[source]) for source in sources}
+        leaving = [n for n in nodes if self._is_needed_behind(n, inside)]
+        runs = itertools.count()
+
+        def run(*tensors: Tensor) -> dict[fx.Node, Any]:
+            runner = copy.copy(self)
+            runner.env, runner.is_recomputed = dict(entering), True
+            with self._gathered_until_backward(nodes, is_again=next(runs) > 0):
+                runner._run_nodes(nodes)
+            return {node: runner.env[node] for node in leaving}
+
+        # the tensors say of which devices random numbers must be the same again
+        read = [entering[s].local for s in entering if isinstance(entering[s], LocalValue)]
+        tensors = [t for t in (*read, *self.inputs.values()) if isinstance(t, Tensor)]
+        self.env.update(checkpoint(run, *tensors, use_reentrant=False))
+        for node in nodes:
+            self._forget(node)
+
+    def _is_needed_behind(self, node: fx.Node, inside: Container[fx.Node]) -> bool:
+        """Return True if something behind a stretch of nodes needs the value of one of them."""
+        is_read = any(user not in inside for user in node.users)
+        return is_read or node.op == "output" or node.name in self.part.sends
+
+    def _provided(self, value: Any) -> Any:
+        """Return a value as its readers get it, without the tensor from which it was converted."""
+        if not isinstance(value, LocalValue):
+            return value
+        shared = self.plan.published.get(value.name)
+        if shared is None or shared == value.own:
+            return value
+        if value.shared is None:
+            value.shared = self._reshard(value.local, value.own, shared, value.name)
+        return LocalValue(value.shared, layouts_of(shared), value.name, value.shared)
+
+    @contextlib.contextmanager
+    def _gathered_until_backward(
+        self, nodes: Sequence[fx.Node], *, is_again: bool
+    ) -> Iterator[None]:
+        """Keep parameters gathered from the second run of `nodes` to their backward."""
+        units = [self.gathered.get(str(node.target)) for node in nodes if is_again]
+        units = [unit for unit in units if unit is not None and unit.gathered.is_freed]
+        for unit in units:
+            unit.frees_after_forward(False)
+        try:
+            yield
+        finally:
+            for unit in units:
+                unit.frees_after_forward(True)
 
     def _received(self, tensor: Tensor, name: str) -> LocalValue:
         """Return a value of another part, in the layouts in which it is provided to readers."""
@@ -374,6 +465,8 @@ class _Runner(fx.Interpreter):
     ) -> StepCopy | FreedCopy | None:
         """Return the place for the copy of a parameter, if it outlives its conversion."""
         if any(strategy.is_freed for strategy in self.plan.strategies[parameter]):
+            if self.is_recomputed:  # nobody holds the copy of the first run
+                return None
             pairs = zip(layouts_of(before), layouts_of(after), strict=True)
             is_moved = any(old not in (new, REPLICATE) for old, new in pairs)
             is_published = parameter in self.plan.published

@@ -103,7 +103,7 @@ class SplitRun:
 
 
 @dataclass(frozen=True)
-class _Task:
+class Task:
     """Plan to run, without the parts of the graph that processes do not need."""
 
     model: nn.Module
@@ -130,6 +130,17 @@ def verify_plan(graph: MaseGraph, plan: Plan, inputs: Mapping[str, Any]) -> Veri
 
 def verify_plans(jobs: Sequence[PlanRun | SplitRun]) -> list[Verification]:
     """Run several plans for one number of devices, in sequence in the same processes."""
+    results = run_in_processes(jobs, _compare)
+    return [_verification(each) for each in zip(*results, strict=True)]
+
+
+def run_in_processes(
+    jobs: Sequence[PlanRun | SplitRun], run: Callable[[Task], dict[str, Any]]
+) -> list[list[dict[str, Any]]]:
+    """Return the results of `run` for every job, one list per process.
+
+    `run`: a function of a module.
+    """
     devices = {processes_of_run(job) for job in jobs}
     if len(devices) != 1:
         raise ConfigError(f"verify_plans: plans for one number of devices, got {sorted(devices)}.")
@@ -137,10 +148,9 @@ def verify_plans(jobs: Sequence[PlanRun | SplitRun]) -> list[Verification]:
     with tempfile.TemporaryDirectory() as folder:
         _send(tasks, folder)
         count = devices.pop()
-        spawn(_work, (folder, count), nprocs=count)  # type: ignore[no-untyped-call]
+        spawn(_work, (folder, count, run), nprocs=count)  # type: ignore[no-untyped-call]
         files = [Path(folder) / f"{rank}.pt" for rank in range(count)]
-        results = [torch.load(file, weights_only=True) for file in files]
-    return [_verification(each) for each in zip(*results, strict=True)]
+        return [torch.load(file, weights_only=True) for file in files]
 
 
 def processes_of_run(job: PlanRun | SplitRun) -> int:
@@ -148,7 +158,7 @@ def processes_of_run(job: PlanRun | SplitRun) -> int:
     return job.split.processes if isinstance(job, SplitRun) else job.plan.mesh.devices
 
 
-def _send(tasks: list[_Task], folder: str) -> None:
+def _send(tasks: list[Task], folder: str) -> None:
     try:
         Path(folder, TASKS).write_bytes(pickle.dumps(tasks))
     except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
@@ -158,14 +168,14 @@ def _send(tasks: list[_Task], folder: str) -> None:
         ) from error
 
 
-def _task(job: PlanRun | SplitRun) -> _Task:
+def _task(job: PlanRun | SplitRun) -> Task:
     names = [str(n.target) for n in job.graph.fx_graph.nodes if n.op == "placeholder"]
     for name in names:
         if name not in job.inputs:
             raise ConfigError(f"verify_plan: no value for input '{name}'. Needs: {names}.")
     inputs = {n: job.inputs[n] for n in names}
     split = job.split if isinstance(job, SplitRun) else None
-    return _Task(job.graph.model, job.graph.custom_ops, job.plan, inputs, split)
+    return Task(job.graph.model, job.graph.custom_ops, job.plan, inputs, split)
 
 
 def _verification(results: Sequence[Mapping[str, Any]]) -> Verification:
@@ -187,9 +197,9 @@ def _largest(differences: Sequence[float | None]) -> float | None:
     return max((d for d in differences if d is not None), default=None)
 
 
-def _work(rank: int, folder: str, count: int) -> None:
-    """Run the tasks in one process and save the comparisons to the folder."""
-    tasks: list[_Task] = pickle.loads(Path(folder, TASKS).read_bytes())
+def _work(rank: int, folder: str, count: int, run: Callable[[Task], dict[str, Any]]) -> None:
+    """Run the tasks in one process and save the results to the folder."""
+    tasks: list[Task] = pickle.loads(Path(folder, TASKS).read_bytes())
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all on this machine
     distributed.init_process_group(
@@ -199,12 +209,12 @@ def _work(rank: int, folder: str, count: int) -> None:
         world_size=count,
     )
     try:
-        torch.save([_compare(task) for task in tasks], Path(folder) / f"{rank}.pt")
+        torch.save([run(task) for task in tasks], Path(folder) / f"{rank}.pt")
     finally:
         distributed.destroy_process_group()
 
 
-def _compare(task: _Task) -> dict[str, Any]:
+def _compare(task: Task) -> dict[str, Any]:
     if task.split is not None:
         return _compare_step(task, task.split)
     graph = task.graph
@@ -228,7 +238,7 @@ def _compare(task: _Task) -> dict[str, Any]:
     }
 
 
-def _compare_step(task: _Task, split: SplitPlan) -> dict[str, Any]:
+def _compare_step(task: Task, split: SplitPlan) -> dict[str, Any]:
     """Compare a step with that of the whole model: outputs of the last stage, own gradients."""
     parts: list[list[Tensor]] = []
 
@@ -269,7 +279,7 @@ def mean_squares(outputs: Sequence[Tensor]) -> Tensor:
     return torch.stack(squares).sum()
 
 
-def _whole_step(task: _Task) -> tuple[list[Tensor], dict[str, Tensor]]:
+def _whole_step(task: Task) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Return the outputs and the gradients of the whole model, by the names of parameters."""
     model = task.graph.model
     leaves = [t for t in tree_leaves(model(**task.inputs)) if isinstance(t, Tensor)]

@@ -22,6 +22,7 @@ from chop.export.gguf_packed import packed_tensor
 from chop.files import shown
 from chop.ir.graph import MaseGraph
 from chop.kernels.layers import QEmbeddingPacked, QLinearPacked
+from chop.native import return_freed_memory
 from chop.passes.graph.transforms import quantize_transform_pass
 
 _SCALED = {
@@ -59,7 +60,9 @@ def from_gguf(path: str | Path, *, cache: bool = False, packed: bool = False) ->
     `tokenizer_from_gguf` reads the tokenizer.
     """
     if packed:
-        return MaseGraph(_packed_model(path), dummy_in=_example(cache), cache=cache)
+        graph = MaseGraph(_packed_model(path), dummy_in=_example(cache), cache=cache)
+        return_freed_memory()
+        return graph
     file, family, config = _checked(path)
     model = _build(config)
     values, kinds = _values(file, family, config)

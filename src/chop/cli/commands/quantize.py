@@ -221,9 +221,10 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
                 "spill is an option of --max-memory without --model-free: give --max-memory.",
             ),
             (
-                self.is_streamed and (bool(self._whole_model) or not self._has_one_format),
-                "max_memory takes one format for all weights (widths are chosen by the loss of the "
-                "whole model): give --format, or --bits 4 or 8"
+                self.is_streamed
+                and (bool(self._whole_model) or not (self._has_one_format or self.is_average)),
+                "max_memory takes one format for all weights, or chooses widths: give --format, "
+                "--bits or --budget"
                 + (f", without {', '.join(self._whole_model)}." if self._whole_model else "."),
             ),
             (
@@ -237,13 +238,13 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
     def _needs_model(self) -> list[str]:
         """Options in use that need a model or data."""
         with_data = self._changed("bits", "for_", "method", "dataset")
-        return [*with_data, *self._whole_model]
+        choices = self._changed("widths", "budget", "bandwidth", "fusable")
+        return [*with_data, *choices, *self._whole_model]
 
     @property
     def _whole_model(self) -> list[str]:
         """Options in use that need the whole model in memory."""
-        formats = self._changed("width", "frac_width", "type", "fit", "widths", "observer")
-        formats += self._changed("budget", "bandwidth", "fusable")
+        formats = self._changed("width", "frac_width", "type", "fit", "observer")
         training = self._changed("evaluate", "qat_epochs", "learn_scales", "keep_floats")
         return [*formats, *training, *["rules"] * bool(self.rules)]
 
@@ -254,12 +255,19 @@ class QuantizeConfig(ModelOptions, DataOptions, TrainingOptions, OutputOptions):
 
     @property
     def _has_one_format(self) -> bool:
+        if self.budget is not None or self.widths is not None:
+            return False
         return self.format is not None if self.bits is None else self.bits in (4, 8)
 
     @property
     def is_streamed(self) -> bool:
         """True if the decoder layers are quantised one at a time, from and to a folder."""
         return self.max_memory is not None and not self.model_free
+
+    @property
+    def chooses_streamed(self) -> bool:
+        """True if the widths are chosen one decoder layer at a time."""
+        return self.is_streamed and self.is_average and not self._has_one_format
 
     @property
     def is_average(self) -> bool:

@@ -92,8 +92,8 @@ def rotate_transform_pass(graph: MaseGraph, args: RotateArgs) -> PassResult:
     if any(isinstance(m, QuantizedModule) for m in graph.model.modules()):
         raise ConfigError("rotate: the graph has quantised layers. Rotate before quantising.")
     shared = {id(t): t for t in (*graph.model.parameters(), *graph.model.buffers())}
-    trial = copy.deepcopy(graph, shared)
-    _rotate(trial, args, RotationReport(who=""))  # an error leaves the graph as it was
+    # a trial, whose weights are freed at once: an error leaves the graph as it was
+    _rotate(copy.deepcopy(graph, shared), args, RotationReport(who=""))
     report = _rotate(graph, args, RotationReport())
     for node, why in report.refused.items():
         logger.warning("rotate: not what '%s' is given: %s.", node, why)

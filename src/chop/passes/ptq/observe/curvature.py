@@ -30,12 +30,15 @@ from chop.nn.quantizers import Quantizer
 from chop.passes.ptq.observe.carried_batch import CarriedBatch
 from chop.passes.ptq.observe.layer_inputs import groups_of, sample_rows
 from chop.passes.ptq.observe.layerwise_run import formats_off, own, running
+from chop.passes.ptq.observe.stored_matrix import steps
 from chop.passes.rewrite.propagate import bind_inputs, undisturbed
 
 Roles = Mapping[str, Quantizer]
 DATA_IN, WEIGHT = "data_in", "weight"
 DRAWS = 4
 """Labels drawn for each row of a sequence: its rows form one sample, and samples are few."""
+AT_ONCE = 1 << 22
+"""Elements of a weight whose gradients of all samples are in memory at a time."""
 KEPT_BYTES = 256 * 2**20
 """Memory to cache the changes of weights, which otherwise are rounded again for every batch."""
 
@@ -70,8 +73,10 @@ class Watch:
         rows, slopes = sample_rows(self.layer, _wide(x)), gradient_rows(self.layer, gradient)
         groups = groups_of(self.layer)
         by_group = _by_group(slopes, groups)
-        by_weight = (by_group.mT @ _by_group(rows, groups)).flatten(1)
-        moves = (by_weight @ self._weight_changes(weight, flat)).double()
+        moves = flat.new_zeros(len(slopes), len(self.formats), dtype=torch.double)
+        for part in self._slices(flat, groups):
+            by_weight = (by_group[..., part].mT @ _by_group(rows, groups)).flatten(1)
+            moves += (by_weight @ self._weight_changes(weight[part], flat[part])).double()
         rounds_inputs = any(not roles[DATA_IN].is_bypass for roles in self.formats.values())
         by_input = slopes
         if rounds_inputs:
@@ -92,6 +97,14 @@ class Watch:
         for label, change in zip(self.formats, changes.unbind(1), strict=True):
             moved = (change.reshape(weight.shape)[rows] * slopes).sum((1, 2))
             self.pending.setdefault(label, []).append(moved.double().cpu())
+
+    def _slices(self, flat: Tensor, groups: int) -> list[slice]:
+        """Return the rows of the weight to look at together: all, if a format needs them all."""
+        forms = [roles[WEIGHT] for roles in self.formats.values()]
+        is_separable = all(form.is_bypass or form.part_unit(2, 0) == 1 for form in forms)
+        if self.keeps_changes or groups != 1 or not is_separable:
+            return [slice(None)]
+        return steps(len(flat), max(AT_ONCE // flat.shape[1], 1))
 
     def _weight_changes(self, weight: Tensor, flat: Tensor) -> Tensor:
         """Return the change of the weight by each format, (elements, formats)."""

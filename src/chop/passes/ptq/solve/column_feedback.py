@@ -24,10 +24,8 @@ from chop.passes.ptq.observe.stored_matrix import (
     steps,
     weight_slices,
 )
+from chop.passes.ptq.solve.column_kernels import BLOCK, ColumnBlock, ColumnKernels
 from chop.passes.ptq.solve.weight_grid import WeightGrid
-
-BLOCK = 128
-"""Columns between two updates of all that follow; within, only the block itself is updated."""
 
 
 def decide_columns(
@@ -49,7 +47,7 @@ def decide_columns(
             torch.sub(column, decided, out=error).div_(diagonal[i])
             here[:, i + 1 :].sub_(error[:, None] * factors[i, i + 1 :])
             column.copy_(decided)
-        work[:, after].sub_(errors @ panel[:, after])
+        work[:, after].addmm_(errors, panel[:, after], alpha=-1)
 
 
 def without_dead(hessian: Tensor) -> Tensor:
@@ -67,23 +65,26 @@ def without_dead_diagonal(diagonal: Tensor) -> Tensor:
 
 
 def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
-    """Return the upper Cholesky factor of the inverse of H; raise the damping until H has one."""
+    """Return the upper Cholesky factor of the inverse of H; raise the damping until H has one.
+
+    With H = R Rᵀ and R upper, it is the inverse of R. R is the lower factor of H with its rows and
+    columns in reverse order, reversed.
+    """
     if not hessian.isfinite().all():  # no damping helps
         raise PassError("the sums over the inputs of a layer have NaN or infinity.")
     mean = hessian.diagonal().mean()
     while True:
-        lifted = hessian.clone()
+        lifted = hessian.flip(0, 1)
         lifted.diagonal().add_(damping * mean)
         lower, info = torch.linalg.cholesky_ex(lifted)
         del lifted  # each of these is as large as H
         if int(info) == 0:
-            inverse = torch.cholesky_inverse(lower)
+            # by columns, so that the solver writes in place
+            inverse = torch.eye(len(lower), dtype=lower.dtype, device=lower.device).mT
+            torch.linalg.solve_triangular(lower, inverse, upper=False, out=inverse)
             del lower
-            upper: Tensor
-            upper, info = torch.linalg.cholesky_ex(inverse, upper=True)
-            del inverse
-            if int(info) == 0:
-                return upper
+            if inverse.isfinite().all():
+                return inverse.flip(0, 1)
         damping = more_damping(damping)
 
 
@@ -137,24 +138,79 @@ class ColumnRounding:
 
     def __call__(self, weight: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the rounded rows, zero where `mask` is False, and the range of each group."""
-        grid, importance, order = self.grid, self.importance, self.order
-        ranges = grid.chosen_range(weight, importance)
+        grid, order = self.grid, self.order
         work = weight[:, order].clone()
-        group, column_of = grid.groups[order].tolist(), order.tolist()
-        is_chosen = self.by_importance or grid.is_whole or not grid.has_range
-        begun = set(group) if is_chosen else set()
+        ranges = _RangesInTurn(self, work, grid.chosen_range(weight, self.importance))
+        kernels = grid.kernels(weight) if isinstance(self.factor, Tensor) else None
+        if kernels is not None:
+            unpruned = None if mask is None else mask[:, order].contiguous()
+            _round_by_kernels(kernels, work, self.factor, ranges, unpruned)
+        else:
+            numbers, column_of = grid.groups[order].tolist(), order.tolist()
 
-        def rounded(i: int, column: Tensor) -> Tensor:
-            if group[i] not in begun:
-                begun.add(group[i])
-                inside = (grid.groups == group[i]).nonzero().flatten()
-                alone = replace(grid, groups=torch.zeros_like(inside), count=1)
-                new = alone.chosen_range(work[:, inside], importance[inside])
-                ranges[:, group[i]] = new[:, 0]
-            return masked_column(grid.round(column, ranges[:, group[i]]), mask, column_of[i])
+            def rounded(i: int, column: Tensor) -> Tensor:
+                values = grid.round(column, ranges.of(numbers[i]))
+                return masked_column(values, mask, column_of[i])
 
-        decide_columns(work, self.factor, rounded)
-        return work[:, order.argsort()], ranges
+            decide_columns(work, self.factor, rounded)
+        return work[:, order.argsort()], ranges.values
+
+
+class _RangesInTurn:
+    """Ranges of the groups of a weight during its rounding: chosen before, or at first use.
+
+    `work`: the current weight, with its columns in the order of `rounding`. `values`: ranges of the
+    weight before rounding (rows, groups), which are replaced at first use.
+    """
+
+    def __init__(self, rounding: ColumnRounding, work: Tensor, values: Tensor) -> None:
+        self.rounding, self.work, self.values = rounding, work, values
+        grid = rounding.grid
+        is_chosen = rounding.by_importance or grid.is_whole or not grid.has_range
+        self.begun = set(range(grid.count)) if is_chosen else set()
+
+    def of(self, group: int) -> Tensor:
+        """Return the range of a group in each row."""
+        if group not in self.begun:
+            self.begun.add(group)
+            grid = self.rounding.grid
+            inside = (grid.groups == group).nonzero().flatten()
+            alone = replace(grid, groups=torch.zeros_like(inside), count=1)
+            new = alone.chosen_range(self.work[:, inside], self.rounding.importance[inside])
+            self.values[:, group] = new[:, 0]
+        return self.values[:, group]
+
+
+def _round_by_kernels(
+    kernels: ColumnKernels,
+    work: Tensor,
+    factor: Tensor,
+    ranges: _RangesInTurn,
+    unpruned: Tensor | None,
+) -> None:
+    """Run `decide_columns` with GPU kernels; `unpruned` has the order of `work`."""
+    grid, order = ranges.rounding.grid, ranges.rounding.order
+    groups = grid.groups[order]
+    numbers, scales = groups.tolist(), grid.element_scales(ranges.values)
+    for inside in steps(work.shape[1], BLOCK):
+        panel, here, after = factor[inside], work[:, inside], slice(inside.stop, None)
+        block = ColumnBlock(
+            here,
+            panel[:, inside].contiguous(),
+            scales,
+            groups[inside].int(),
+            here.new_empty(here.shape),
+            None if unpruned is None else unpruned[:, inside],
+        )
+        first = inside.start
+        while first < inside.stop:  # up to the next column whose range depends on those before
+            if numbers[first] not in ranges.begun:
+                scales[:, numbers[first]] = grid.element_scales(ranges.of(numbers[first]))
+            later = range(first, inside.stop)
+            last = next((i for i in later if numbers[i] not in ranges.begun), inside.stop)
+            kernels.round(block, first - inside.start, last - inside.start)
+            first = last
+        work[:, after].addmm_(block.errors, panel[:, after], alpha=-1)
 
 
 def masked_column(values: Tensor, mask: Tensor | None, column: int) -> Tensor:

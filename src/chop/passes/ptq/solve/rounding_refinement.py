@@ -12,6 +12,7 @@ from torch import Tensor
 
 from chop.passes.ptq.observe.stored_matrix import Matrix, product, rows_of, steps
 from chop.passes.ptq.solve.column_feedback import BLOCK, masked_column, output_error
+from chop.passes.ptq.solve.column_kernels import ColumnBlock
 from chop.passes.ptq.solve.weight_grid import WeightGrid
 
 
@@ -52,19 +53,41 @@ def moved_elements(
     """Set each column in turn to the values of its grid that are best given all others."""
     gradient = product(rounded - weight, hessian)
     result = rounded.clone()
-    group = grid.groups.tolist()
-    for inside in steps(len(group), BLOCK):
-        start, panel = inside.start, rows_of(hessian, inside.start, inside.stop)
+    kernels = grid.kernels(rounded)
+    scales = None if kernels is None else grid.element_scales(ranges)
+    for inside in steps(rounded.shape[1], BLOCK):
+        panel = rows_of(hessian, inside.start, inside.stop)
         near, across = gradient[:, inside].clone(), panel[:, inside]
-        for i in range(near.shape[1]):
-            column = result[:, start + i]
-            # a parabola in one element: the grid's value nearest to its minimum is the best
-            best = column - near[:, i] / across[i, i]
-            moved = masked_column(grid.round(best, ranges[:, group[start + i]]), mask, start + i)
-            near += (moved - column)[:, None] * across[i]
-            result[:, start + i] = moved
+        if kernels is None or scales is None:
+            _move_columns(result, near, across, ranges, grid, mask, inside.start)
+        else:
+            unpruned = None if mask is None else mask[:, inside]
+            group = grid.groups[inside].int()
+            kernels.move(
+                ColumnBlock(result[:, inside], across.contiguous(), scales, group, near, unpruned)
+            )
         gradient += (result[:, inside] - rounded[:, inside]) @ panel
     return result
+
+
+def _move_columns(
+    result: Tensor,
+    near: Tensor,
+    across: Tensor,
+    ranges: Tensor,
+    grid: WeightGrid,
+    mask: Tensor | None,
+    start: int,
+) -> None:
+    """Decide the columns from `start` on again; `near` are their gradients."""
+    group = grid.groups.tolist()
+    for i in range(near.shape[1]):
+        column = result[:, start + i]
+        # a parabola in one element: the grid's value nearest to its minimum is the best
+        best = column - near[:, i] / across[i, i]
+        moved = masked_column(grid.round(best, ranges[:, group[start + i]]), mask, start + i)
+        near += (moved - column)[:, None] * across[i]
+        result[:, start + i] = moved
 
 
 def with_fitted_scales(

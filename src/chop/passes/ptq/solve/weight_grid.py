@@ -15,12 +15,19 @@ from torch import Tensor
 from chop.errors import ConfigError
 from chop.nn.quantizers import BlockQuantizer, Quantizer
 from chop.nn.quantizers.scale_integer import SMALLEST_SCALE
+from chop.passes.ptq.solve.column_kernels import ColumnKernels, column_kernels
+from chop.passes.ptq.solve.element_table import element_scales
 
 INTEGER_CLIPS = tuple(1.0 - 0.02 * i for i in range(30))
 POWER_CLIPS = (1.0, 2.0, 0.5, 0.25)
 """Ranges to try, relative to the largest magnitude; powers of two differ only by doubling."""
 AT_ONCE = 1 << 21
 """Elements of a weight whose ranges are searched at a time: each needs about 100 bytes."""
+SCALES_AT_ONCE = 1 << 24
+"""Scales to try that are in memory at a time, on a GPU."""
+TIE = 1 - 2.0**-40
+"""Factor that a smaller error must stay below: two ranges may round alike, and on a GPU the order
+of additions then would decide."""
 MOST_ROUNDINGS = 3
 """Roundings after which real scales that are measured again no longer change."""
 
@@ -114,6 +121,17 @@ class WeightGrid:
         rows = rounded.reshape(len(rounded), *self.shape[1:])
         return self.quantizer.quantize(rows).reshape(rounded.shape)
 
+    def kernels(self, weight: Tensor) -> ColumnKernels | None:
+        """Return the GPU kernels for this format and a weight; None if there are none."""
+        return column_kernels(self.rounder or self.quantizer, weight)
+
+    def element_scales(self, ranges: Tensor) -> Tensor:
+        """Return the scales of integers or blocks with these ranges."""
+        if self.quantizer.scaled is not None:
+            return self.scales(ranges)
+        assert self.rounder is not None, f"{self.quantizer} has no scales"
+        return element_scales(self.rounder, ranges)
+
     def scales(self, largest: Tensor) -> Tensor:
         """Return the scales of integers that reach `largest`; negative for a negative one."""
         scaled = self.quantizer.scaled
@@ -129,6 +147,10 @@ class WeightGrid:
         """
         if self.shares_rows or not self.has_range:
             return self._chosen(weight, importance)
+        kernels = self.kernels(weight)
+        if kernels is not None:
+            importance = importance.to(weight.dtype).contiguous()
+            return self._chosen_by_kernels(kernels, weight.contiguous(), importance)
         rows = max(AT_ONCE // max(weight.shape[1], 1), 1)
         return torch.cat([self._chosen(part, importance) for part in torch.split(weight, rows)])
 
@@ -142,9 +164,24 @@ class WeightGrid:
             squared = (weight - rounded).square() * importance
             error = torch.zeros_like(largest).index_add_(1, self.groups, squared)
             error = self._over_rows(error, Tensor.sum)
-            best = torch.where(error < least, largest * clip, best)
+            best = torch.where(error < least * TIE, largest * clip, best)
             least = torch.minimum(error, least)
         return best
+
+    def _chosen_by_kernels(
+        self, kernels: ColumnKernels, weight: Tensor, importance: Tensor
+    ) -> Tensor:
+        """Return the result of `_chosen`, whose errors are added in another order."""
+        sizes = self.groups.bincount(minlength=self.count)
+        starts = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+        clips = torch.tensor(self._clips(), dtype=weight.dtype, device=weight.device)
+        rows = max(SCALES_AT_ONCE // (len(clips) * self.count), 1)
+        chosen = []
+        for part in torch.split(weight, rows):
+            ranges = kernels.largest(part, starts) * clips[:, None, None]
+            best = kernels.best(part, starts, self.element_scales(ranges), importance, TIE)
+            chosen.append(ranges.gather(0, best[None].long())[0])
+        return torch.cat(chosen)
 
     def _clips(self) -> tuple[float, ...]:
         form = self.quantizer.scaled
