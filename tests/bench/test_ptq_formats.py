@@ -131,8 +131,8 @@ def test_tables_show_the_best_tool_the_seeds_and_where_the_claim_fails(
     rows = table({"mase": (30.6, 30.7, 30.8), "llm-compressor 1": (31.0,), "auto-round 2": (30.0,)})
     rows.append({**rows[0], "tool": "", "scheme": "float", "method": "float", "perplexity": 25.0})
     rows.append({**rows[0], "method": "nearest", "seed": None, "perplexity": 33.0})
-    figures = {"divergence": 0.1, "sqnr": 20.0, "machine": "a GPU", "code": report.own_code()}
-    report.save([{**figures, **row} for row in rows])
+    about, figures = {"machine": "a GPU", "code": report.own_code()}, {"divergence": 0, "sqnr": 20}
+    report.save([{**about, **(figures if r["tool"] else {}), **r} for r in rows])
     about, title, lines, *_, summary = report.tables()
     assert "a GPU" in about and title.endswith("float 25.00.")
     (line,) = [each for each in lines.splitlines() if "MXFP4" in each]
