@@ -365,8 +365,8 @@ def badge(label: str, value: str) -> str:
 SUBJECTS = {
     "Capture and correctness": ("right", "trace", "safe", "graph"),
     "Number formats and quantisation": (
-        "ptq", "ptq_rivals", "ptq_allocation", "ptq_memory", "quantize_cpu", "quantize_cpu_x86",
-        "quantize_gpu", "large", "export", "journeys",
+        "ptq", "ptq_rivals", "ptq_formats", "ptq_allocation", "ptq_memory", "quantize_cpu",
+        "quantize_cpu_x86", "quantize_gpu", "solver", "large", "export", "journeys",
     ),
     "Training, pruning and search": (
         "qat_step", "qat_step_gpu", "prune_methods", "prune_structured", "prune_gpu",

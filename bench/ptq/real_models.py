@@ -148,9 +148,10 @@ def _sentences(part: str, text: str, tokenizer: Any) -> dict[str, np.ndarray[Any
         lines = [s for line in lines for s in re.split(r"(?<= [.?!]) ", line)]
     whole = [s for s in lines if len(s.split()) >= FEWEST_WORDS]
     size = {"padding": "max_length", "truncation": True, "max_length": SENTENCE}
-    ids, mask = (np.array(tokenizer(whole, **size)[k]) for k in ("input_ids", "attention_mask"))
+    tokens = tokenizer(whole, **size)
+    ids, mask = np.array(tokens["input_ids"]), np.array(tokens["attention_mask"])
     places = np.unique(np.linspace(0, len(ids) - 1, SENTENCES).astype(int))
-    chosen = places if is_test else mask.all(1).nonzero()[0]
+    chosen = places if is_test else np.flatnonzero(mask.all(axis=1))
     return {"input_ids": ids[chosen], "attention_mask": mask[chosen]}
 
 
@@ -161,7 +162,7 @@ def unpacked(gguf: Path, folder: Path) -> None:
     """
     from transformers import AutoModelForCausalLM
 
-    source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
+    source: Any = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
     model: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     settings = {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
     plain = type(model)(type(model.config).from_dict(settings))  # a GGUF model is not stored

@@ -122,6 +122,28 @@ def test_rows_of_other_code_are_refused(bench):
         report.save(rows)
 
 
+def test_tables_show_the_best_tool_the_seeds_and_where_the_claim_fails(
+    bench, monkeypatch, tmp_path
+):
+    report, record = bench("formats_report"), bench("measuring.record")
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    assert report.tables() == []
+    rows = table({"mase": (30.6, 30.7, 30.8), "llm-compressor 1": (31.0,), "auto-round 2": (30.0,)})
+    rows.append({**rows[0], "tool": "", "scheme": "float", "method": "float", "perplexity": 25.0})
+    rows.append({**rows[0], "method": "nearest", "seed": None, "perplexity": 33.0})
+    about, figures = {"machine": "a GPU", "code": report.own_code()}, {"divergence": 0, "sqnr": 20}
+    report.save([{**about, **(figures if r["tool"] else {}), **r} for r in rows])
+    about, title, lines, *_, summary = report.tables()
+    assert "a GPU" in about and title.endswith("float 25.00.")
+    (line,) = [each for each in lines.splitlines() if "MXFP4" in each]
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert cells[1:3] == ["33.00", "30.70 ± 0.10"]
+    assert cells[3:] == ["31.00 (1 of 3 seeds)", "**30.00** (1 of 3 seeds)"]
+    assert (
+        summary.startswith("In 0 of 1 formats") and "MXFP4 (auto-round: 30, MASE: 30.7" in summary
+    )
+
+
 class Embedder(nn.Module):
     """States that are rows of a table, scaled."""
 
@@ -179,6 +201,6 @@ def test_importance_moves_the_error_of_a_k_quant_to_columns_without_input(bench)
         rounded = here.in_k_quant(nn.Sequential(nn.Linear(256, 4, bias=False)), (), {})
         rounded[0].weight.data.copy_(weight)
         changed = here.in_k_quant(rounded, (), by)[0].weight - weight
-        return float((changed.square() * squares["0"]).sum())
+        return float((changed.square() * squares["0"]).sum().detach())
 
     assert error(squares) < error({})
