@@ -17,7 +17,7 @@ from torch.distributed._functional_collectives import (
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
-from chop.distributed.conversions import Step, conversion_steps
+from chop.distributed.conversions import LayoutStep, conversion_steps
 from chop.distributed.layouts import PARTIAL, Layout, sharded_dim
 from chop.distributed.local_calls import Layouts, Uses
 from chop.distributed.parameter_copies import FreedCopy, StepCopy
@@ -70,7 +70,7 @@ def redistribute(local: Tensor, mesh: DeviceMesh, before: Layouts, after: Layout
     return part if is_first else torch.zeros_like(part)
 
 
-def _along_axis(part: Tensor, mesh: DeviceMesh, step: Step) -> Tensor:
+def _along_axis(part: Tensor, mesh: DeviceMesh, step: LayoutStep) -> Tensor:
     """Return the part of this device after one step of a conversion."""
     old, new = sharded_dim(step.before), sharded_dim(step.after)
     group, part = (mesh, step.axis), part.contiguous()
