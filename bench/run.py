@@ -118,6 +118,8 @@ BENCHMARKS = [
     Benchmark("right", "right.py --models 5000", "right", ("g++",), "hardware"),
     Benchmark("right_passes", "right_passes.py triples", "right", ("hours",), "passes"),
     Benchmark("shard_matrix", "shard_matrix.py --workers 2", "right", ("hours",), "shard"),
+    Benchmark("shard_memory", "shard_memory.py", "right", (), "shard memory"),
+    Benchmark("shard_brute_force", "shard_brute_force.py", "right", (), "shard brute force"),
     Benchmark("mutants", "mutants.py", "right", ("g++", "hours"), "mutants"),
     Benchmark("safe", "safe.py --count 20000", "safe", (), "files"),
     Benchmark("kills", "kills.py --kills 240", "safe", (), "kills"),

@@ -88,7 +88,7 @@ def paired_seconds(before: Codes, after: Codes, tensors: Tensors, mesh: Mesh) ->
     return np.asarray(_priced(before, after, tensors, mesh)[1].sum(axis=-1))
 
 
-class Step(NamedTuple):
+class LayoutStep(NamedTuple):
     """Change of the layout along one mesh axis."""
 
     axis: int
@@ -104,13 +104,13 @@ class Step(NamedTuple):
 @functools.cache
 def conversion_steps(
     before: tuple[Layout, ...], after: tuple[Layout, ...], shape: tuple[int, ...]
-) -> tuple[Step, ...]:
+) -> tuple[LayoutStep, ...]:
     """Return the steps of a conversion in order; steps without a collective are local.
 
     A sum that is left to be added is the last: until then it is whole.
 
     >>> conversion_steps(("S0", "R"), ("R", "S1"), (2, 2))
-    (Step(axis=1, before='R', after='S1'), Step(axis=0, before='S0', after='R'))
+    (LayoutStep(axis=1, before='R', after='S1'), LayoutStep(axis=0, before='S0', after='R'))
     >>> [step.axis for step in conversion_steps(("S0", "S0"), ("R", "S0"), (2, 2))]
     [1, 0, 1]
     """
@@ -119,18 +119,18 @@ def conversion_steps(
     return tuple(steps if _is_nested(steps, before, shape) else _gathers_first(before, targets))
 
 
-def _shrinking_first(before: Sequence[Layout], after: Sequence[Layout]) -> list[Step]:
+def _shrinking_first(before: Sequence[Layout], after: Sequence[Layout]) -> list[LayoutStep]:
     """Return one step per axis that changes: those that shrink the local part first."""
-    changes = [Step(i, *pair) for i, pair in enumerate(zip(before, after, strict=True))]
+    changes = [LayoutStep(i, *pair) for i, pair in enumerate(zip(before, after, strict=True))]
 
-    def place(step: Step) -> tuple[int, int]:
+    def place(step: LayoutStep) -> tuple[int, int]:
         kind = KINDS.index(step.kind)
         return kind, step.axis if sharded_dim(step.before) is None else -step.axis
 
     return sorted((step for step in changes if step.before != step.after), key=place)
 
 
-def _is_nested(steps: Sequence[Step], before: Sequence[Layout], shape: Sequence[int]) -> bool:
+def _is_nested(steps: Sequence[LayoutStep], before: Sequence[Layout], shape: Sequence[int]) -> bool:
     """Return True if no axis changes its split of a dimension that a later axis splits, too."""
     layouts = list(before)
     for step in steps:
@@ -142,13 +142,13 @@ def _is_nested(steps: Sequence[Step], before: Sequence[Layout], shape: Sequence[
     return True
 
 
-def _gathers_first(before: Sequence[Layout], after: Sequence[Layout]) -> list[Step]:
+def _gathers_first(before: Sequence[Layout], after: Sequence[Layout]) -> list[LayoutStep]:
     """Return steps that are right for all layouts: gather, then add up and divide."""
     axes = range(len(before))
     gathered = [a for a in axes if _is_gathered(before, after, a)]
     now = [REPLICATE if a in gathered else before[a] for a in axes]
-    steps = [Step(axis, before[axis], REPLICATE) for axis in reversed(gathered)]
-    return steps + [Step(a, now[a], after[a]) for a in axes if now[a] != after[a]]
+    steps = [LayoutStep(axis, before[axis], REPLICATE) for axis in reversed(gathered)]
+    return steps + [LayoutStep(a, now[a], after[a]) for a in axes if now[a] != after[a]]
 
 
 def _is_gathered(before: Sequence[Layout], after: Sequence[Layout], axis: int) -> bool:
@@ -265,7 +265,7 @@ def _of_steps(
         others = [
             n for a, n in enumerate(shape) if a != axis and sharded_dim(layouts[a]) is not None
         ]
-        kind = KINDS.index(Step(axis, old, new).kind)
+        kind = KINDS.index(LayoutStep(axis, old, new).kind)
         if kind and shape[axis] > 1:
             kinds[axis] = kind
             parts[axis] = 1 / math.prod(others) / (shape[axis] if kind == _EXCHANGE else 1)

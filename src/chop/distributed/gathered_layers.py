@@ -9,7 +9,7 @@ forward, gather again for backward. Along the other axes the parameter stays a D
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
 
 from chop.distributed.graph_parts import GraphPart
-from chop.distributed.layouts import PARTIAL, REPLICATE, Use, sharded_dim
+from chop.distributed.layouts import PARTIAL, REPLICATE, Use, gradient_of, sharded_dim
 from chop.distributed.plan import Plan
 from chop.distributed.program import parameter_value
 from chop.ir.graph import MaseGraph
@@ -47,10 +47,9 @@ def gathered_layers(
 ) -> dict[str, GatheredParameters]:
     """Return the layers of a part with parameters for FSDP2, by target, all along one axis.
 
-    A layer that runs twice, or a parameter that two layers share, is left to the plan's own
-    conversions. So is everything if the axes of a mesh of several axes have no names, and a
-    parameter whose gradient is also added up along another axis: FSDP2 would add up its parts after
-    that, and the plan does so before, with fewer bytes.
+    A layer that runs twice, a parameter that two layers share, or one that changes along another
+    axis, too, is left to the plan's own conversions. So is everything if the axes of a mesh of
+    several axes have no names.
     """
     if mesh.mesh_dim_names is None and len(mesh.shape) > 1:
         return {}
@@ -89,12 +88,20 @@ def _gathered_along(
             continue
         strategy, name = plan.strategies[value][axis], full_name.removeprefix(f"{target}.")
         dim = sharded_dim(strategy.state or strategy.result)
-        uses = plan.uses(node.name, name)
-        is_added_up = any(use.gradient == PARTIAL for i, use in enumerate(uses) if i != axis)
-        if dim is not None and uses[axis] == GATHERED and not is_added_up:
+        if dim is not None and _is_for_fsdp(plan, value, plan.uses(node.name, name), axis):
             dims.setdefault(target, {})[name] = dim
             freed |= {target} if strategy.is_freed else set()
     return {t: GatheredParameters(axis, each, t in freed) for t, each in dims.items()}
+
+
+def _is_for_fsdp(plan: Plan, value: str, uses: Sequence[Use], axis: int) -> bool:
+    """Return True if FSDP2 does all that the plan does with a parameter, in the plan's order.
+
+    A gradient that is also added up along another axis is divided first, which FSDP2 does last.
+    """
+    stored = [Use(layout, gradient_of(layout)) for layout in plan.layouts(value)]
+    others = [(uses[a], stored[a]) for a in range(len(stored)) if a != axis]
+    return uses[axis] == GATHERED and all(use == own for use, own in others)
 
 
 class GatheredLayer(nn.Module):

@@ -99,7 +99,7 @@ class StorageWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, left_out: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.left_out = {_storage(t)._cdata for t in left_out}
-        self.alive: dict[int, StorageWeakRef] = {}
+        self.alive: dict[int, Any] = {}
         self.at_end = self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -116,7 +116,7 @@ class StorageWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             place = storage._cdata
             before = self.alive.get(place)
             if place not in self.left_out and (before is None or before.expired()):
-                self.alive[place] = StorageWeakRef(storage)
+                self.alive[place] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
                 is_new = True
         return is_new
 

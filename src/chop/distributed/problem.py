@@ -51,7 +51,7 @@ from chop.distributed.elimination import (
     elimination_order,
 )
 from chop.distributed.program import Program, ProgramValue, is_found_stored, is_held
-from chop.distributed.segments import entering, segments_of
+from chop.distributed.segments import entering, operands_by_source, segments_of
 
 RECOMPUTE = "recompute"
 """Variable of a segment: 0 stores its activations, 1 recomputes them in backward."""
@@ -384,7 +384,7 @@ class PlanningProblem:
                 operands,
                 self._held(n),
             )
-            for n, operands in _operands(value).items()
+            for n, operands in operands_by_source(value).items()
         )
         own = (names[value.name], id(self.domains[value.name]))
         several = value.name in self.published
@@ -408,7 +408,7 @@ class PlanningProblem:
         for value in group:
             factors += self._factors(value, names, inside)
         factors += self._entering(group, names)
-        outer = {self.variable(n) for v in group for n in _operands(v) if n not in inside}
+        outer = {self.variable(n) for v in group for n in operands_by_source(v) if n not in inside}
         outer |= {self.variable(n) for n in inside if self._is_boundary(n, inside)}
         gains = any(not f.is_kept and f.costs[STORED].any() for f in factors)
         keep = tuple(names[n] for n in names.local if n in outer)
@@ -432,7 +432,7 @@ class PlanningProblem:
                 is_held=is_held(value),
             )
             factors.append(Factor((names[name], names[published(name)]), costs, is_kept))
-        for source, operands in _operands(value).items():
+        for source, operands in operands_by_source(value).items():
             costs = self._reading(source, [domain.uses[o] for o in operands], value.saves(source))
             if costs.any():  # a view that another segment reads needs the storage of its source
                 is_view = is_kept and value.saved.is_alias
@@ -460,8 +460,8 @@ class PlanningProblem:
         `is_saved`: training stores what is read.
         """
         is_stored = source in self.published or is_held(self.values[source])
-        key = (id(self.domains[source]), id(self.face(source)), tuple(id(f) for f in faces))
-        key = (*key, is_saved, is_stored)
+        places = id(self.domains[source]), id(self.face(source)), tuple(id(f) for f in faces)
+        key = (*places, is_saved, is_stored)
         if key not in self._interned:
             domain = self.domains[source]
             freed = None if source in self.published else domain.is_freed
@@ -491,14 +491,6 @@ class _Names:
 
     def __getitem__(self, name: str) -> str:
         return self.local.setdefault(name, f"v{len(self.local)}")
-
-
-def _operands(value: ProgramValue) -> dict[str, tuple[str, ...]]:
-    """Return the operands of a value by the value that they read."""
-    operands: dict[str, tuple[str, ...]] = {}
-    for reference in value.references:
-        operands[reference.value] = (*operands.get(reference.value, ()), reference.operand)
-    return operands
 
 
 def _is_same(one: Face, other: Face) -> np.ndarray:

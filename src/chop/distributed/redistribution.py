@@ -7,17 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed._functional_collectives import (
-    AsyncCollectiveTensor,
-    all_gather_tensor,
-    all_reduce,
-    all_to_all_single,
-    reduce_scatter_tensor,
-)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
-from chop.distributed.conversions import Step, conversion_steps
+from chop.distributed.conversions import LayoutStep, conversion_steps
 from chop.distributed.layouts import PARTIAL, Layout, sharded_dim
 from chop.distributed.local_calls import Layouts, Uses
 from chop.distributed.parameter_copies import FreedCopy, StepCopy
@@ -70,25 +63,33 @@ def redistribute(local: Tensor, mesh: DeviceMesh, before: Layouts, after: Layout
     return part if is_first else torch.zeros_like(part)
 
 
-def _along_axis(part: Tensor, mesh: DeviceMesh, step: Step) -> Tensor:
+COLLECTIVES: Any = torch.ops._c10d_functional
+"""Collectives of torch that return their result, by any back end."""
+
+
+def _along_axis(part: Tensor, mesh: DeviceMesh, step: LayoutStep) -> Tensor:
     """Return the part of this device after one step of a conversion."""
     old, new = sharded_dim(step.before), sharded_dim(step.after)
-    group, part = (mesh, step.axis), part.contiguous()
-    if mesh.size(step.axis) == 1:
+    count, part = mesh.size(step.axis), part.contiguous()
+    name = mesh.get_group(step.axis).group_name
+    if count == 1:
         return part
     if step.before == PARTIAL and new is None:
-        return _arrived(all_reduce(part, "sum", group))
+        return _arrived(COLLECTIVES.all_reduce(part, "sum", name))
     if step.before == PARTIAL and new is not None:
-        return _arrived(reduce_scatter_tensor(part, "sum", new, group))
+        sent = torch.cat(part.chunk(count, new)) if new else part
+        return _arrived(COLLECTIVES.reduce_scatter_tensor(sent, "sum", count, name))
     if old is not None and new is not None and _can_exchange(part):
-        return _exchanged(part, mesh, step.axis, old, new)
+        return _exchanged(part, count, name, old, new)
     if old is not None:
-        part = _arrived(all_gather_tensor(part, old, group))
+        part = _arrived(COLLECTIVES.all_gather_into_tensor(part, count, name))
+        part = torch.cat(part.chunk(count), old) if old else part
     return part if new is None else _own_part(part, mesh, step.axis, new)
 
 
 def _arrived(tensor: Tensor) -> Tensor:
-    return tensor.wait() if isinstance(tensor, AsyncCollectiveTensor) else tensor
+    arrived: Tensor = COLLECTIVES.wait_tensor(tensor)
+    return arrived
 
 
 def _own_part(whole: Tensor, mesh: DeviceMesh, axis: int, dim: int) -> Tensor:
@@ -103,12 +104,12 @@ def _can_exchange(part: Tensor) -> bool:
     return part.device.type != "cpu"
 
 
-def _exchanged(part: Tensor, mesh: DeviceMesh, axis: int, old: int, new: int) -> Tensor:
-    """Return the part that is divided along `new` instead of `old`."""
-    count = mesh.size(axis)
+def _exchanged(part: Tensor, count: int, name: str, old: int, new: int) -> Tensor:
+    """Return the part that is divided along `new` instead of `old`; `name`: of the group."""
     sent = torch.stack(part.chunk(count, new)).flatten(0, 1)
-    received = _arrived(all_to_all_single(sent, None, None, (mesh, axis)))
-    return torch.cat(received.chunk(count), old).contiguous()
+    sizes = [len(sent) // count] * count
+    received = _arrived(COLLECTIVES.all_to_all_single(sent, sizes, sizes, name))
+    return torch.cat(received.chunk(count), old)
 
 
 class Conversion(torch.autograd.Function):

@@ -256,7 +256,8 @@ def _attention(node: fx.Node, run: _SavingRun, values: Mapping[str, Any]) -> Any
     if run.device == "cpu":
         parts = [None if t is None else _first_row(t) for t in (*operands, mask)]
         settings: dict[str, Any] = {"scale": scale, "enable_gqa": bool(values.get("enable_gqa"))}
-        if torch._fused_sdp_choice(*parts, dropout, is_causal, **settings) != FLASH:
+        choice: Any = torch._fused_sdp_choice
+        if choice(*parts, dropout, is_causal, **settings) != FLASH:
             return run.plain(node)
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.empty_like(mask, dtype=values["query"].dtype)

@@ -57,3 +57,11 @@ def _is_full(group: Iterable[ProgramValue]) -> bool:
     group = list(group)
     stored = [v for v in group if not v.is_view and not v.is_fixed and not v.is_parameter]
     return any(v.is_parameter for v in group) and len(stored) > 1
+
+
+def operands_by_source(value: ProgramValue) -> dict[str, tuple[str, ...]]:
+    """Return the operands of a value by the value that they read."""
+    operands: dict[str, tuple[str, ...]] = {}
+    for reference in value.references:
+        operands[reference.value] = (*operands.get(reference.value, ()), reference.operand)
+    return operands

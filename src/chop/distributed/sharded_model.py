@@ -58,6 +58,7 @@ from chop.distributed.redistribution import (
     sendable,
 )
 from chop.distributed.redistribution import placement as placement  # its earlier place
+from chop.distributed.stretches import stretches
 from chop.errors import ConfigError, GraphError
 from chop.ir.graph import MaseGraph
 from chop.ir.ops import UNKNOWN, find_op, node_module
@@ -236,24 +237,6 @@ def _distribute(
     return nn.Parameter(data, requires_grad=tensor.requires_grad)
 
 
-def stretches(nodes: Sequence[fx.Node], plan: Plan) -> list[tuple[list[fx.Node], bool]]:
-    """Return the nodes of a part in stretches, each with whether backward recomputes it."""
-    group = {name: number for number, names in enumerate(plan.recomputed) for name in names}
-    ends = {group[node.name]: place for place, node in enumerate(nodes) if node.name in group}
-    result: list[tuple[list[fx.Node], bool]] = []
-    current: int | None = None
-    for place, node in enumerate(nodes):
-        number = group.get(node.name)
-        if current is None and number is not None:
-            current = number
-            result.append(([], True))
-        elif current is None and (not result or result[-1][1]):
-            result.append(([], False))
-        result[-1][0].append(node)
-        current = None if current is not None and ends[current] == place else current
-    return result
-
-
 class _Runner(fx.Interpreter):
     """Interpreter of the graph on this device."""
 
@@ -359,8 +342,9 @@ class _Runner(fx.Interpreter):
         self, nodes: Sequence[fx.Node], *, is_again: bool
     ) -> Iterator[None]:
         """Keep parameters gathered from the second run of `nodes` to their backward."""
-        units = [self.gathered.get(str(node.target)) for node in nodes if is_again]
-        units = [unit for unit in units if unit is not None and unit.gathered.is_freed]
+        targets = [str(node.target) for node in nodes if is_again and node.op == "call_module"]
+        units = [self.gathered[target] for target in targets if target in self.gathered]
+        units = [unit for unit in units if unit.gathered.is_freed]
         for unit in units:
             unit.frees_after_forward(False)
         try:
