@@ -38,7 +38,7 @@ from chop.passes.ptq.observe.layerwise_run import LayerwiseRun, calibration_batc
 from chop.passes.ptq.sites.channel_flow import shared_parameters
 from chop.passes.ptq.sites.layer_checkpoints import LayerCheckpoints, layer_checkpoints
 from chop.passes.ptq.solve.column_feedback import (
-    BLOCK,
+    BLOCK,  # type: ignore[attr-defined]
     decide_columns,
     inverse_factor,
     without_dead,
