@@ -37,8 +37,8 @@ from chop.passes.ptq.observe.layer_inputs import groups_of, weight_rows
 from chop.passes.ptq.observe.layerwise_run import LayerwiseRun, calibration_batches, calls_of
 from chop.passes.ptq.sites.channel_flow import shared_parameters
 from chop.passes.ptq.sites.layer_checkpoints import LayerCheckpoints, layer_checkpoints
-from chop.passes.ptq.solve.column_feedback import (
-    BLOCK,  # type: ignore[attr-defined]
+from chop.passes.ptq.solve.column_feedback import (  # type: ignore[attr-defined]
+    BLOCK,
     decide_columns,
     inverse_factor,
     without_dead,
