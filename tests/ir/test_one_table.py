@@ -21,6 +21,7 @@ LAYERS = "its default is a list of ops"
 MAY_SWITCH = {
     "chop/actions/hardware_formats.py": (2, "formats of results: a column of the table would do"),
     "chop/passes/graph/analysis/sensitivity.py": (1, LAYERS),
+    "chop/distributed/saved_tensors.py": (1, "what fused attention stores for backward"),
     "chop/passes/graph/transforms/decompose_attention.py": (1, PATTERN),
     "chop/passes/graph/transforms/decompose_recurrent.py": (1, PATTERN),
     "chop/passes/graph/transforms/fix_sizes.py": (8, PATTERN),

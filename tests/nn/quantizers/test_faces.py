@@ -26,7 +26,9 @@ pytestmark = pytest.mark.share(2)
 
 SOURCE = Path(__file__).parents[3] / "src"
 ROWS = {**PACKED_FORMATS, **INTEGER_FORMATS}
-MAY_SWITCH: dict[str, tuple[int, str]] = {}
+MAY_SWITCH: dict[str, tuple[int, str]] = {
+    "chop/passes/ptq/solve/element_table.py": (3, "elements and scales of blocks, one by one"),
+}
 """Files that may ask for the class of a format: how often, and why no face answers."""
 
 
