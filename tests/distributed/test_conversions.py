@@ -56,7 +56,11 @@ def stepped(parts, step, count):
     return after, sent
 
 
-@pytest.mark.parametrize("shape", [(2,), (2, 4), (1, 2), (2, 1, 2), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(2,), (2, 4), (1, 2), (2, 1, 2), pytest.param((2, 2, 2), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_every_conversion_is_right_and_sends_what_is_priced(shape):
     x = torch.randn(8, 8, dtype=torch.float64)
     mesh = Mesh(shape)

@@ -10,7 +10,8 @@ FIRST = [("mlp", "2, fsdp"), ("bert", "2, best"), ("llama, fused attention", "2,
 ALL = [(model, split) for model in MODELS for split in SPLITS]
 
 
-@pytest.mark.parametrize("cases", [FIRST, pytest.param(ALL, marks=pytest.mark.slow)], ids=len)
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", [FIRST, ALL], ids=len)
 def test_memory_is_predicted_within_ten_percent(cases):
     jobs = {case: memory_job(*case) for case in cases}
     for count in {processes_of_run(job) for job in jobs.values()}:
