@@ -6,9 +6,10 @@ forward run stores the input of each decoder layer, and a backward run computes 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors import safe_open
@@ -48,12 +49,14 @@ class Boundaries:
         return tensor
 
 
-class RowImportances:
-    """Squared gradients of the rows of each layer: one file per batch, so that a run resumes.
+class BatchMeasures(ABC):
+    """Results of a backward run over all layers: one file per batch, so that a run resumes.
 
-    `modules`: the paths of the quantised modules within each decoder layer. `load`: function that
-    returns a decoder layer with these modules.
+    `modules`: the paths of the measured modules within each decoder layer. `load`: function that
+    returns a decoder layer with these modules. `kind`: first part of the names of the files.
     """
+
+    kind: ClassVar[str]
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class RowImportances:
 
     def file(self, number: int) -> Path:
         """Return the file of a batch."""
-        return self.folder / f"importances-{number:05}.safetensors"
+        return self.folder / f"{self.kind}-{number:05}.safetensors"
 
     def measure(
         self, number: int, batch: Mapping[str, Any], inputs: LayerInputs, spill: Path | None
@@ -77,24 +80,45 @@ class RowImportances:
         draw = torch.Generator().manual_seed(0)
         if number:  # labels are drawn from one sequence over all batches
             draw.set_state(load_file(self.file(number - 1))[STATE])
-        gradients = self._gradients(batch, inputs, Boundaries(spill), draw)
+        measured = self.measured(batch, inputs, Boundaries(spill), draw)
         with whole_file(self.file(number)) as draft:
-            save_file({**gradients, STATE: draw.get_state()}, draft)
+            save_file({**measured, STATE: draw.get_state()}, draft)
 
-    def _gradients(
+    @abstractmethod
+    def measured(
         self,
         batch: Mapping[str, Any],
         inputs: LayerInputs,
         boundaries: Boundaries,
         draw: torch.Generator,
     ) -> dict[str, Tensor]:
+        """Return the results of one batch; `boundaries` is empty, `draw` draws the labels."""
+
+    def result_of_layers(self, inputs: LayerInputs, boundaries: Boundaries) -> Tensor:
+        """Run all layers and store the input of each; return the result as a leaf of a graph."""
         hidden = inputs.hidden
         with torch.no_grad():
             for number, sides in enumerate(inputs.sides):
                 boundaries.push(hidden)
                 hidden = first_tensor(self.stream.load_layer(number)(hidden, **sides))
+        return hidden.detach().requires_grad_()
+
+
+class RowImportances(BatchMeasures):
+    """Squared gradients of the rows of each layer."""
+
+    kind = "importances"
+
+    def measured(
+        self,
+        batch: Mapping[str, Any],
+        inputs: LayerInputs,
+        boundaries: Boundaries,
+        draw: torch.Generator,
+    ) -> dict[str, Tensor]:
+        """Return the squared gradients by the number of the layer and the path within it."""
+        top = self.result_of_layers(inputs, boundaries)
         with torch.enable_grad(), self.stream.loaded_head():
-            top = hidden.detach().requires_grad_()
             importance_loss(self.stream.outputs(batch, top), draw).backward()  # type: ignore[no-untyped-call]
         gradient, squares = top.grad, {}
         for number in reversed(range(len(inputs.sides))):

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from chop.actions.decoder_stream import HIDDEN, DecoderStream, LayerInputs
 from chop.actions.fused_layers import fused_groups
 from chop.actions.post_training import FormatChoices
-from chop.actions.stream_importances import STATE, Boundaries, first_tensor
+from chop.actions.stream_importances import BatchMeasures, Boundaries, first_tensor
 from chop.actions.weight_budget import WeightBudget
-from chop.files import whole_file
 from chop.nn.quantizers import Bypass, Quantizer, parse_format
 from chop.passes.ptq.observe.curvature import DATA_IN, DRAWS, WEIGHT, Watch, scores_of, surprise
 
@@ -96,12 +95,10 @@ def budget_of(
     return WeightBudget(weight_elements(stream), covered, rest, least, ties)
 
 
-class StreamSensitivities:
-    """Moves of each sample by each format in each layer: one file per batch, so that a run resumes.
+class StreamSensitivities(BatchMeasures):
+    """Moves of each sample by each format in each layer."""
 
-    `modules`: the paths of the matrices within each decoder layer. `load`: function that returns a
-    decoder layer with a module for each of them.
-    """
+    kind = "sensitivities"
 
     def __init__(
         self,
@@ -111,40 +108,19 @@ class StreamSensitivities:
         load: Callable[[int], nn.Module],
         allocation: StreamAllocation,
     ) -> None:
-        self.stream, self.modules, self.folder, self.load = stream, modules, folder, load
+        super().__init__(stream, modules, folder, load)
         self.allocation = allocation
 
-    def file(self, number: int) -> Path:
-        """Return the file of a batch."""
-        return self.folder / f"sensitivities-{number:05}.safetensors"
-
-    def measure(
-        self, number: int, batch: Mapping[str, Any], inputs: LayerInputs, spill: Path | None
-    ) -> None:
-        """Measure one batch, unless an earlier run did."""
-        if self.file(number).is_file():
-            return
-        draw = torch.Generator().manual_seed(0)
-        if number:  # labels are drawn from one sequence over all batches
-            draw.set_state(load_file(self.file(number - 1))[STATE])
-        moves = self._moves(batch, inputs, Boundaries(spill), draw)
-        with whole_file(self.file(number)) as draft:
-            save_file({**moves, STATE: draw.get_state()}, draft)
-
-    def _moves(
+    def measured(
         self,
         batch: Mapping[str, Any],
         inputs: LayerInputs,
         boundaries: Boundaries,
         draw: torch.Generator,
     ) -> dict[str, Tensor]:
-        hidden = inputs.hidden
-        with torch.no_grad():
-            for number, sides in enumerate(inputs.sides):
-                boundaries.push(hidden)
-                hidden = first_tensor(self.stream.load_layer(number)(hidden, **sides))
+        """Return the moves by layer and format, and the number of rows."""
+        top = self.result_of_layers(inputs, boundaries)
         with torch.enable_grad(), self.stream.loaded_head():
-            top = hidden.detach().requires_grad_()
             scores = scores_of(self.stream.outputs(batch, top))
             gradients = [
                 torch.autograd.grad(surprise(scores, draw), top, retain_graph=left > 0)[0]
